@@ -38,8 +38,7 @@ from inference.methods.discrete.candidates import (
 )
 from inference.methods.discrete.step import EMState, Precision
 from inference.methods.shared import Chunk
-from inference.numerics.log_sums import normalise
-from inference.numerics.state_sums import best_bits
+from inference.numerics.log_sums import best_bits, normalise
 from inference.reading.log_joint import Structure
 from inference.reading.reader import open_program
 from ppl_models import binary_sparse_coding

@@ -24,8 +24,8 @@ from latentbits.models.data.columns import KINDS
 from ..files.catalogue import _nearest, blame, find_program
 from ..files.option import Option, add
 from ..reading.anatomy import ProgramError
-from ..reading.settings import check_settings
 from ..reading.tracing import each_value, innermost, trace_shapes
+from ..running.settings import check_settings
 
 AGAIN = {"action": "append", "default": []}
 """Of an option that may be repeated."""

@@ -20,7 +20,6 @@ from ..reading.arguments import check_kinds, inspect_all, rows_of
 from ..reading.log_joint import Structure, find_structure
 from ..reading.reader import examined
 from ..reading.recognition.papers import recognise
-from ..reading.settings import Range, Seconds, check_settings
 from ..reading.small_scales import FloorWarning, PrecisionWarning, at_floor, lost_digits
 from ..rows.chunks import Rows, counted, counting
 from ..rows.disk import stored
@@ -30,6 +29,7 @@ from .checkpoint import Checkpoint, origin
 from .contract import DivergedError, RunResult, Starts
 from .loop import Drive, Spent, drive
 from .search import Lineages, Narrow, Search
+from .settings import Range, Seconds, check_settings
 
 MOST_STEPS = 10**8
 """Of a run: it keeps the loss of each."""

@@ -12,8 +12,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BUDGETS = {
-    "inference/reading": 4515,
-    "inference/running": 1095,
+    "inference/reading": 4420,
+    "inference/running": 1185,
     "inference/rows": 445,
     "inference/compiling.py": 165,
     "inference/numerics": 635,

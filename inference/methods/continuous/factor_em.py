@@ -28,9 +28,8 @@ from ...running.search import Search
 from ...types import Arguments, Params
 from ..m_step import gradient_step, transforms
 from ..shared import Expectation, check_params
-from .checks import check_columns
 from .factors import FactorReader, not_continuous
-from .opening import FORMS, Opened, Prior, open_columns
+from .opening import FORMS, Opened, Prior, check_columns, open_columns
 from .regressions import Responses
 from .starts import JITTER, start_params
 

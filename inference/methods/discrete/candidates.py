@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from ...numerics.state_sums import at_bits, best_bits, means_of_bits
+from ...numerics.log_sums import at_bits, best_bits, means_of_bits
 from ...reading.anatomy import Anatomy, ProgramError
 from ...reading.forms import Quadratic
 from ...reading.log_joint import Structure

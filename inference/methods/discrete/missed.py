@@ -17,8 +17,7 @@ import jax.numpy as jnp
 from jax import Array, lax, random
 from numpyro import handlers
 
-from ...numerics.log_sums import log_total
-from ...numerics.state_sums import best_bits
+from ...numerics.log_sums import best_bits, log_total
 from ...reading.tracing import trace_of
 from ..shared import Chunk, Expectation
 

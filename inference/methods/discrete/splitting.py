@@ -11,9 +11,9 @@ from jax import Array, lax, random
 
 from ...reading.anatomy import Anatomy, ProgramError, inspect
 from ...reading.log_joint import Structure
-from ...reading.settings import Range
 from ...reading.states import AllStates, StateSet
 from ...rows.chunks import Rows, compiled
+from ...running.settings import Range
 from ...types import Params
 from .em import EM
 from .step import EMState

@@ -12,8 +12,8 @@ from jax import Array, random
 
 from ...reading.anatomy import ProgramError
 from ...reading.reader import Reader
-from ...reading.settings import Range
 from ...rows.chunks import Rows, compiled
+from ...running.settings import Range
 from ...types import Params
 from ..m_step import AffineUpdate
 from ..shared import chunk_rows, start_params

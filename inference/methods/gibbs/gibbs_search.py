@@ -13,12 +13,12 @@ from jax import Array, lax, random
 
 from ...reading.anatomy import Anatomy
 from ...reading.arguments import rows_of
-from ...reading.settings import Range
 from ...rows.chunks import Rows, compiled
 from ...running.algorithm import Algorithm
 from ...running.contract import RunResult, Starts
 from ...running.restarts import Averaged
 from ...running.search import Search, each
+from ...running.settings import Range
 from ...types import Params
 from .gibbs_em import GibbsEM
 from .layers import Block, Blocks, Layered, Phase, forgotten, run_epoch, settle_block

@@ -18,12 +18,12 @@ from ...reading.arguments import check_data, rows_of
 from ...reading.probe import probe
 from ...reading.recognition.papers import Form, Known, recognise
 from ...reading.recognition.sites import run_program, taken
-from ...reading.settings import Range
 from ...reading.tracing import innermost
 from ...rows.chunks import Rows
 from ...rows.disk import pieces
 from ...running.algorithm import Algorithm
 from ...running.contract import Starts
+from ...running.settings import Range
 from ...types import Params
 from ..continuous.factors import FactorPosterior
 from .cells import cell_posterior

@@ -22,7 +22,7 @@ from inference import (
 )
 from inference.methods.discrete.candidates import Candidates
 from inference.methods.shared import Chunk
-from inference.numerics.state_sums import best_bits
+from inference.numerics.log_sums import best_bits
 from ppl_models import binary_sparse_coding
 
 # The form that is found of each kind, one above it that holds as well, and bits of two sites.
