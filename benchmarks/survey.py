@@ -36,8 +36,7 @@ from latentbits.models.data import InputError
 from inference.comparison.checks import Standing, Status, standing
 from inference.comparison.compare import compare
 from inference.comparison.contenders import chosen
-from inference.comparison.judge import Judged
-from inference.comparison.turns import no_row
+from inference.comparison.judge import Judged, no_row
 from inference.comparison.verdict import arrival
 from inference.files.cards import CARDS, Growth, draw_rows
 from inference.files.catalogue import find_program

@@ -14,7 +14,7 @@ from jax import random
 from latentbits.models.data import InputError, Table
 
 from ..comparison.columns import lines, summary
-from ..comparison.side_by_side import close, processes
+from ..comparison.side_by_side import Workers
 from ..files.catalogue import find_program
 from ..files.option import SEED, Option, add, settled
 from ..files.output import as_json, check_folder, versions, write_whole
@@ -80,10 +80,10 @@ def main(namespace: argparse.Namespace) -> int:
         return _compare(namespace, folder, pool)
     finally:
         if pool is not None:
-            close(pool)
+            pool.close()
 
 
-def _processes(namespace: argparse.Namespace) -> Any:
+def _processes(namespace: argparse.Namespace) -> Workers | None:
     """Workers where methods are to run side by side."""
     jobs = namespace.jobs
     if jobs is None:
@@ -94,15 +94,14 @@ def _processes(namespace: argparse.Namespace) -> Any:
     if jax.default_backend() != "cpu":  # which two processes cannot share
         return None
     # By name: they import while we do.
-    return processes(jobs, [__name__.replace("commands.compare", "comparison.compare")])
+    return Workers(jobs, [__name__.replace("commands.compare", "comparison.compare")])
 
 
-def _compare(namespace: argparse.Namespace, folder: Path, pool: Any) -> int:
+def _compare(namespace: argparse.Namespace, folder: Path, pool: Workers | None) -> int:
     opened = _open(namespace)
     given, context = opened.given, opened.context
 
-    from ..comparison.checks import Standing, standing
-    from ..comparison.compare import ahead, compare
+    from ..comparison.compare import begin, compare, plan
     from ..comparison.contenders import chosen
     from ..comparison.replicates import repeat
 
@@ -112,51 +111,42 @@ def _compare(namespace: argparse.Namespace, folder: Path, pool: Any) -> int:
     wanted = None if namespace.methods is None else namespace.methods.split(",")
     anatomy = inspect(given.program, (given.table.values,), kwargs)
     names = [x.name for x in chosen(anatomy, wanted)[0]]
-    count = Methods(names, getattr(pool, "_max_workers", 1))
+    count = Methods(names, 1 if pool is None else pool.count)
     mask = kwargs.pop("mask", None)
     reference = opened.kept if namespace.reference is None else namespace.reference
 
     def on_result(name: str, row: dict[str, Any]) -> None:
-        """Say it. A sampler whose own checks pass is what the next data set waits for longest."""
         count.done(name)
         words = row["reason"]
         if "held_out" in row:
             words = f"{row['held_out']:.4f} nats per row, {row['seconds']:.2f} s"
         say(f"  {name:<22} {words}")
-        if again and row.get("kind") == "sampler" and standing(row) is Standing.PASSES:
-            ahead(model=given.program, data=opened.values(1), methods=[name], first=True, **on(1))
 
     def on(number: int) -> dict[str, Any]:
         """What a comparison on one data set is made from."""
         return {
             "mask": mask, **opened.known(number), "budget": namespace.budget, "limit": memory,
-            "replicate": number, "rng_key": random.key(namespace.seed), "pool": pool, **kwargs,
+            "replicate": number, "rng_key": random.key(namespace.seed), **kwargs,
         }  # fmt: skip
 
-    again = pool is not None and namespace.replicates != 1
-    later: dict[int, list[str]] = {}  # methods that are expected to run on further data sets
-
-    def begin() -> None:
-        for number in sorted(later) if pool is not None else ():
-            names = later.pop(number)
-            ahead(model=given.program, data=opened.values(number), methods=names, **on(number))
+    def expect(number: int, names: list[str]) -> None:
+        if pool is not None:
+            begin(pool, plan(given.program, opened.values(number), names, **on(number)))
 
     def one(number: int, passing: list[str] | None) -> Any:
-        nonlocal again
         if passing is not None:
-            again = False
             say(f"data set {number + 1}: {', '.join(passing)}")
             count.again(passing)
         return compare(
             given.program, opened.values(number), passing or wanted, name=given.name,
-            reference=reference if number == 0 else None, on_result=on_result, then=begin,
+            reference=reference if number == 0 else None, on_result=on_result, pool=pool,
             keep=kept if number == 0 else None, **on(number),
         )  # fmt: skip
 
     with stage(count):
-        comparison = repeat(one, namespace.replicates, namespace.budget, later.__setitem__)
+        comparison = repeat(one, namespace.replicates, namespace.budget, expect)
     if pool is not None:
-        close(pool)  # their memory is wanted for the report
+        pool.close()  # their memory is wanted for the report
     tell([x["lost_digits"] for x in comparison.rows.values() if "lost_digits" in x][:1])
     comparison.about.update(context, seed=namespace.seed, versions=versions())
     comparison.table["columns"] = np.array(given.table.columns, dtype=str)
@@ -214,7 +204,7 @@ def _open(namespace: argparse.Namespace) -> Opened:
         given = open_given(namespace)
         context = {"words": Path(namespace.data).name, "image_shape": None}
         return Opened(given, context, lambda _: given.table.values)
-    from ..comparison.golden import load
+    from ..comparison.reference import load
     from ..files.cards import CARDS, example, known_of
 
     name, program = namespace.model, find_program(namespace.model)

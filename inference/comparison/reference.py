@@ -5,12 +5,15 @@ every distance: by default the sampler of the run itself that passes the rules o
 `verdict` with most effective draws; on request a longer chain of NUTS on the same
 program, latents summed out where they are discrete, which is taken only if it passes stricter ones:
 R̂ of the log joint and of the parameters after relabelling ≤ 1.01, at least 1000 effective draws in
-bulk and tail, no divergence.
+bulk and tail, no divergence. Long chains on the examples are kept in the folder `golden`, with
+their settings and their checks (`benchmarks/references.py` makes them).
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,8 +25,8 @@ from ..reading.anatomy import inspect
 from ..types import Arguments
 from .checks import RHAT, doubts, too_few
 from .contenders import contenders
-from .judge import Field, Judged, chains, judge
-from .scoring import every
+from .judge import Judged, chains, judge
+from .scoring import Field, every
 
 NUM_WARMUP = 500
 NUM_DRAWS = 30000
@@ -37,6 +40,9 @@ MOST_JUDGED = 2000
 """Of all chains, evenly spaced: of more, the likelihoods of rows take longer than the chains."""
 MOST_ALIGNED = 8000
 """Of all chains, whose parameters R̂ is of."""
+NUM_KEPT = 200
+"""Fresh rows whose density is kept."""
+GOLDEN = Path(__file__).parent / "golden"
 
 
 class Reference(NamedTuple):
@@ -45,6 +51,22 @@ class Reference(NamedTuple):
     words: str
     held_out: np.ndarray | None = None  # (num_test,)
     error: float | None = None  # mean Monte-Carlo standard error of a row
+
+
+def load(name: str, which: str = "paper", folder: Path = GOLDEN) -> Reference | None:
+    """The reference of an example's first data set, if one is kept."""
+    file = folder / f"{name}-{which}.json"
+    if not file.is_file():
+        return None
+    kept = json.loads(file.read_text())
+    made = kept["settings"]
+    chain = f"NUTS of {made['chains']} × {made['draws']} draws in {made['seconds']:.0f} s"
+    reference = _of_a_chain(
+        f", kept with the program: {chain}", kept["gates"], np.array(kept["log_density"]),
+        kept["error"],
+    )  # fmt: skip
+    begin = f" Its chains {made['begin']}." if "begin" in made else ""
+    return reference._replace(words=reference.words + begin)
 
 
 def long_draws(
@@ -113,12 +135,22 @@ def long_chain(field: Field, rng_key: Array, seconds: float) -> Reference:
     words = f"NUTS of {chains} × {count} draws in {draws.seconds:.0f} s"
     if problems:
         return Reference(f"The long chain ({words}) is not taken: {', '.join(problems)}.")
-    row = judged.row
-    return _reference(
-        f"Distances are from a long chain: {words}, R̂ {row['rhat']:.3f}, of the parameters "
-        f"{row['rhat_parameters']:.3f}, {row['ess_bulk']:.0f} effective draws, none divergent",
-        judged,
-    )
+    error = float(judged.scores.row_errors().mean())
+    return _of_a_chain(f": {words}", judged.row, judged.held_out, error)
+
+
+def _of_a_chain(
+    words: str, checks: dict[str, Any], held_out: np.ndarray, error: float
+) -> Reference:
+    return Reference(
+        f"Distances are from a long chain{words}, R̂ {checks['rhat']:.3f}, of the parameters "
+        f"{checks['rhat_parameters']:.3f}, {checks['ess_bulk']:.0f} effective draws, none "
+        f"divergent{_own_error(error)}", held_out, error,
+    )  # fmt: skip
+
+
+def _own_error(error: float) -> str:
+    return f"; its own Monte-Carlo error is {error:.4f} nats per row."
 
 
 def strict_doubts(row: dict[str, Any]) -> list[str]:
@@ -128,19 +160,14 @@ def strict_doubts(row: dict[str, Any]) -> list[str]:
     >>> strict_doubts({**row, "divergences": 0})
     ['R̂ of the parameters 1.030', '900 effective draws in the tail']
     """
-    problems = too_few(row)
-    if problems:
-        return problems
-    if not row["rhat"] <= RHAT:
-        problems.append(f"R̂ of the log joint {row['rhat']:.3f}")
-    if not row["rhat_parameters"] <= RHAT:
-        problems.append(f"R̂ of the parameters {row['rhat_parameters']:.3f}")
-    for part in ("bulk", "tail"):
-        if not row[f"ess_{part}"] >= ESS:
-            problems.append(f"{row[f'ess_{part}']:.0f} effective draws in the {part}")
-    if row["divergences"]:
-        problems.append(f"{row['divergences']} divergences")
-    return problems
+    limits = (
+        ("rhat", "R̂ of the log joint {:.3f}", lambda x: x <= RHAT),
+        ("rhat_parameters", "R̂ of the parameters {:.3f}", lambda x: x <= RHAT),
+        ("ess_bulk", "{:.0f} effective draws in the bulk", lambda x: x >= ESS),
+        ("ess_tail", "{:.0f} effective draws in the tail", lambda x: x >= ESS),
+        ("divergences", "{} divergences", lambda x: not x),
+    )
+    return too_few(row) or [w.format(row[x]) for x, w, holds in limits if not holds(row[x])]
 
 
 def of_the_run(
@@ -153,16 +180,9 @@ def of_the_run(
         none = "No sampler passed its own checks, so there is no reference to measure distance from"
         return Reference(f"{before}{none}.")
     chief = max(fit, key=lambda x: rows[x]["ess_bulk"])
-    words = (
-        f"{before}Distances are from {chief}, the sampler of this run that passes its own checks"
-    )
-    return _reference(words, judged[chief])
-
-
-def _reference(words: str, judged: Judged) -> Reference:
-    error = float(judged.scores.row_errors().mean())
-    words += f"; its own Monte-Carlo error is {error:.4f} nats per row."
-    return Reference(words, judged.held_out, error)
+    error = float(judged[chief].scores.row_errors().mean())
+    words = f"Distances are from {chief}, the sampler of this run that passes its own checks"
+    return Reference(f"{before}{words}{_own_error(error)}", judged[chief].held_out, error)
 
 
 def refer(rows: dict[str, dict[str, Any]], judged: dict[str, Judged], reference: Reference) -> None:

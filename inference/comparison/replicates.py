@@ -41,8 +41,8 @@ def repeat(
 
     :param one: from the number of a replicate and the methods to run, None for all that apply.
     :param count: how many; by default at most five, fewer where their runs take long.
-    :param expect: told, before the second, which methods will be asked for on later ones unless
-        they fail: a process that would wait for a sampler can begin with these.
+    :param expect: called after the first with the number of each later one and the methods that
+        will run on it unless they fail: a process that would wait for a sampler can begin them.
     """
     parts = [one(0, None)]
     most = MOST if count is None else count
@@ -53,54 +53,47 @@ def repeat(
         took = [p.rows[name].get("seconds", 0.0) for p in parts]
         return len(parts) == 1 or sum(took[1:]) + took[-1] <= room
 
+    def expected(name: str, number: int) -> bool:
+        row = parts[0].rows[name]
+        return number == 1 or (row["kind"] == "point" and number * row["seconds"] <= room)
+
     while len(parts) < most and not stopped:
-        passing = [x for x in parts[-1].held_out if _stands(parts[-1], x) is Standing.PASSES]
-        names = [x for x in passing if fits(x)]
+        names = [x for x in parts[-1].held_out if _passes(parts[-1], x) and fits(x)]
         if not names:
             break
-        if expect is not None and len(parts) == 1:
-            for number in range(2, most):
-                some = [x for x in names if _expected(parts[0].rows[x], number, room)]
-                if some:
-                    expect(number, some)
+        for number in range(1, most) if expect is not None and len(parts) == 1 else ():
+            some = [x for x in names if expected(x, number)]
+            if some:
+                expect(number, some)
         part = one(len(parts), names)
         stopped = part.about["interrupted"]
-        if not stopped:
-            parts.append(part)
+        parts += [] if stopped else [part]
     comparison = combine(parts)
     comparison.about["stopped"] = stopped
     return comparison
 
 
-def _expected(row: dict[str, Any], number: int, room: float) -> bool:
-    """Whether a method will be run on this data set, if it goes on as on the first."""
-    return row["kind"] == "point" and number * row["seconds"] <= room
-
-
-def _stands(part: Comparison, name: str) -> Standing:
-    return Standing[part.rows[name].get("standing", Standing.FAILS.name)]
+def _passes(part: Comparison, name: str) -> bool:
+    return part.rows[name].get("standing") == Standing.PASSES.name
 
 
 def combine(parts: list[Comparison]) -> Comparison:
     """Means over data sets; figures, parameters and the table are those of the first."""
     first = parts[0]
-    passing = [
-        x for x in first.held_out
-        if all(x in p.held_out and _stands(p, x) is Standing.PASSES for p in parts if x in p.rows)
-    ]  # fmt: skip
+    ran = {x: [p for p in parts if x in p.rows] for x in first.held_out}
+    passing = [x for x in ran if all(x in p.held_out and _passes(p, x) for p in ran[x])]
     # On others only those ran that are quick: what they show is whether their checks pass.
     used = [p for p in parts if all(x in p.held_out for x in passing)] if passing else parts[:1]
     best = max(passing, key=lambda x: np.mean([p.rows[x]["held_out"] for p in used]), default=None)
     for part in used:
         settle(part.rows, part.held_out, part.paths, best)
-    overlap = 0.0
-    if not first.about["fresh"]:
-        overlap = first.about["num_test"] / first.about["num_train"]
+    of = first.about
+    overlap = 0.0 if of["fresh"] else of["num_test"] / of["num_train"]
     rows = {name: _row(name, parts, used, overlap) for name in first.rows}
     side = winner(rows)
     contested = [p for p in used if {p.rows[x]["bespoke"] for x in p.held_out} == {True, False}]
     about = {
-        **first.about,
+        **of,
         "replicates": len(used),
         "checked": len(parts),
         "contested": len(contested),  # where one side ran alone the verdict could not differ

@@ -1,4 +1,4 @@
-"""Log predictive densities of a contender's draws, with what they owe to the draws.
+"""The rows that judge contenders, and their log predictive densities under a contender's draws.
 
 log p(y_n | training rows) is the log of the mean over draws of the marginal likelihood of a row, by
 all draws; only where a draw takes seconds, their table would not fit, or the rows are thousands of
@@ -9,17 +9,31 @@ predictive one, whose autocorrelation counts.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from scipy.special import logsumexp
 
 from ..baselines.samplers import Draws
-from ..evaluation.evidence import Likelihood
+from ..evaluation.evidence import Likelihood, likelihood
+from ..evaluation.prediction import Asked, ask, distinct
+from ..methods.continuous.rules import default_nodes
+from ..reading.anatomy import Anatomy, inspect
 from ..rows.chunks import Rows
+from ..types import Arguments
 from .diagnostics import mcse
 
-MOST_CELLS = 1 << 25
+BITS = {"BernoulliLogits", "BernoulliProbs", "NoisyOr", "ClippedNormal"}
+"""Distributions of a bit."""
+MOST_CELLS = 500
+"""Held-out cells that are predicted from the rest of their rows, for calibration."""
+NUM_NODES, COLUMNS = 9, 32
+"""Nodes in each dimension of the quadrature that scores, where all rows differ and have so many
+columns or more: as much time is spent on narrower ones."""
+MOST_VALUES = 1 << 25
 """Likelihoods that are held, of draws × rows: 128 MiB."""
 MOST_SAMPLED = 100
 """Draws that are scored where the likelihood of a row is itself sampled: seconds for each."""
@@ -40,6 +54,28 @@ MOST_ROWS = 200
 """Rows whose own Monte-Carlo error is computed."""
 
 
+class Setup(NamedTuple):
+    """What a field is made from, in this process or another."""
+
+    model: Callable
+    values: np.ndarray
+    mask: Any
+    train: np.ndarray  # rows to learn from
+    test: np.ndarray  # rows held out
+    sizes: dict[str, Any]
+    truth: dict[str, Any] | None
+    fresh: Callable[[int], np.ndarray] | None  # so many rows of what made the data
+    density: Callable[[np.ndarray], np.ndarray] | None  # and their log density
+    num_fresh: int | None = None  # None: as many as a difference of 0.003 nats needs
+    most_train: int | None = None  # draws that training rows are scored by; None: all, to be saved
+
+    def arguments(self, rows: np.ndarray) -> Arguments:
+        """What the program is called with, to see these rows."""
+        mask = None if self.mask is None else jnp.asarray(np.asarray(self.mask, bool)[rows])
+        holes = {} if mask is None else {"mask": mask}
+        return (jnp.asarray(self.values[rows]),), {**holes, **self.sizes}
+
+
 class Judges(NamedTuple):
     """The rows that contenders are scored by, and how the likelihood of a row is found.
 
@@ -58,25 +94,110 @@ class Judges(NamedTuple):
     def num_test(self) -> int:
         return len(self.fresh_place) if self.fresh else len(self.place) - self.num_train
 
-    def table(self, flat: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """Log likelihoods of the rows of the table, (num_draws, num_data), and their errors."""
-        evidence = self.likelihood.of_draws(flat)
-        return np.asarray(evidence.value)[:, self.place], np.asarray(evidence.error)[:, self.place]
+    def table(self, draws: dict[str, Any], fresh: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Log likelihoods of all rows, of the table or fresh, and mean squares of their errors.
 
-    def test(self, flat: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """Log likelihoods of the rows to be judged by, (num_draws, num_test), and their errors."""
-        if not self.fresh:
-            value, error = self.table(flat)
-            return value[:, self.num_train :], error[:, self.num_train :]
-        each = [self.likelihood.of_draws(flat, part) for part in self.fresh]
-        value, error = np.hstack([x.value for x in each]), np.hstack([x.error for x in each])
-        return value[:, self.fresh_place], error[:, self.fresh_place]
+        :param draws: (a, b, ...) by site.
+        :return: (a, b, num_rows) and (num_rows,).
+        """
+        shape = next(iter(draws.values())).shape[:2]
+        total = shape[0] * shape[1]
+        place, parts = (self.fresh_place, self.fresh) if fresh else (self.place, (None,))
+        flat = {x: v.reshape((-1, *v.shape[2:])) for x, v in draws.items()}
+        values, errors = np.empty((total, len(place)), np.float32), np.zeros(len(place))
+        for start in range(0, total, BLOCK):
+            block = {x: v[start : start + BLOCK] for x, v in flat.items()}
+            each = [self.likelihood.of_draws(block, part) for part in parts]
+            values[start : start + BLOCK] = np.hstack([x.value for x in each])[:, place]
+            errors += (np.hstack([x.error for x in each])[:, place] ** 2).sum(0) / total
+        return values.reshape((*shape, -1)), errors
+
+    def test(self, draws: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+        """The same of the rows that judge."""
+        if self.fresh:
+            return self.table(draws, fresh=True)
+        values, errors = self.table(draws)
+        return values[..., self.num_train :], errors[self.num_train :]
 
     def first(self, count: int) -> Judges:
         """Judged by so many of the fresh rows, the first of them."""
         some = self.fresh_place[:count]
         parts = -(-(some.max() + 1) // self.fresh[0].num_data)
         return self._replace(fresh=self.fresh[:parts], fresh_place=some)
+
+
+class Field(NamedTuple):
+    """What all contenders share."""
+
+    model: Callable
+    judges: Judges
+    train_arguments: Arguments
+    truth: dict[str, np.ndarray] | None
+    cells: Asked | None  # some held-out cells to predict, where all are bits
+    bits: np.ndarray  # what they turned out to be
+    true_scores: np.ndarray | None = None  # (num_test,) under the true parameters
+
+
+def enough_nodes(share: float, columns: int, anatomy: Anatomy) -> int | None:
+    """Nodes in each dimension of the quadrature that scores; None where there is none.
+
+    What repeated or short rows save is spent on them: few nodes are biased where weights are large
+    (`default_nodes`).
+
+    :param share: of the rows that differ.
+
+    >>> from latentbits.models import latent_trait
+    >>> parts = inspect(latent_trait, (np.eye(4),), {"num_factors": 2})
+    >>> enough_nodes(1.0, 64, parts), enough_nodes(0.25, 64, parts), enough_nodes(1.0, 16, parts)
+    (9, 18, 12)
+    """
+    count = sum(x.size for x in anatomy.latents if x.num_values is None)
+    if not 0 < count <= 3:
+        return None
+    saved = max(COLUMNS / columns, 1.0) / share
+    return min(default_nodes(count), int(NUM_NODES * saved ** (1.0 / count)))
+
+
+def field_of(setup: Setup) -> Field:
+    """The rows, the likelihood and the truth, ready for any contender."""
+    model, values, train = setup.model, setup.values, setup.train
+    arguments = setup.arguments(train)
+    anatomy = inspect(model, *arguments)
+    whole = np.concatenate([train, setup.test])
+    mask = setup.mask
+    observed = np.ones(values.shape, bool) if mask is None else np.asarray(mask, bool)
+    different, place = distinct(values[whole], observed[whole])
+    args, kwargs = setup.arguments(whole[different])
+    num_nodes = enough_nodes(len(different) / len(whole), values.shape[1], anatomy)
+    rows = likelihood(model, *args, num_nodes=num_nodes, **kwargs)
+    table, there = values[setup.test], observed[setup.test]
+    listed = [float(x.num_values) ** x.size for x in anatomy.latents if x.num_values is not None]
+    states = int(min(math.prod(listed), 1e9))
+    judges = Judges(rows, place, len(train), states=states, most_train=setup.most_train)
+    scores = None
+    if setup.fresh is not None:
+        most = FRESH_EXACT if rows.exact else FRESH_INEXACT
+        new = np.asarray(setup.fresh(min(most, setup.num_fresh or most)), np.float32)
+        table, there = new[: len(train)], np.ones(new[: len(train)].shape, bool)
+        first, fresh_place = distinct(new, np.ones(new.shape, bool))
+        size, count = len(different), len(first)
+        dealt = [first[np.arange(i, i + size) % count] for i in range(0, count, size)]
+        parts = tuple(rows.rows._replace(leaves=(jnp.asarray(new[i]),)) for i in dealt)
+        judges = judges._replace(fresh=parts, fresh_place=fresh_place)
+        if setup.density is not None:
+            scores = np.asarray(setup.density(new), np.float64)
+    asked, bits = None, np.empty(0)
+    if set(anatomy.likelihoods) <= BITS:
+        cells = np.argwhere(there)
+        cells = cells[np.random.default_rng(0).permutation(len(cells))[:MOST_CELLS]]
+        asked = ask(model, table, cells, mask=there, num_nodes=num_nodes, **setup.sizes)
+        bits = table[cells[:, 0], cells[:, 1]]
+    true = None
+    if setup.truth:
+        true = {x: np.asarray(v) for x, v in setup.truth.items()}
+        values, _ = judges.test({x: v[None, None] for x, v in true.items()})
+        scores = values[0, 0].astype(np.float64)
+    return Field(model, judges, arguments, true, asked, bits, scores)
 
 
 class Scores(NamedTuple):
@@ -91,11 +212,11 @@ class Scores(NamedTuple):
     @property
     def held_out(self) -> np.ndarray:
         """(num_test,) log predictive density of each held-out row."""
-        return log_mean(self.test.reshape(-1, self.test.shape[-1]))
+        return log_mean(self.test)
 
     def mean_error(self) -> float:
         """Monte-Carlo standard error of the mean of `held_out`; zero of a single draw."""
-        if self.test.shape[0] * self.test.shape[1] == 1:
+        if self.test[..., 0].size == 1:
             return 0.0
         relative = np.exp(self.test - self.held_out).mean(-1)
         return float(mcse(relative[..., None])[0])
@@ -103,12 +224,18 @@ class Scores(NamedTuple):
     def row_errors(self) -> np.ndarray:
         """The same of single rows, some of them: that of a log is the relative one of its mean."""
         some = self.some_rows().test
-        return mcse(np.exp(some - log_mean(some.reshape(-1, some.shape[-1]))))
+        return mcse(np.exp(some - log_mean(some)))
 
     def some_rows(self) -> Scores:
         """With some of the rows that judge: of thousands, the table is the largest thing held."""
         chosen = np.unique(np.linspace(0, self.test.shape[-1] - 1, MOST_ROWS).astype(int))
         return self._replace(test=self.test[..., chosen])
+
+    def path(self, clock: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+        """The held-out score of all draws so far, of all chains, at some of their times."""
+        times = np.unique(np.geomspace(1, self.test.shape[1], most).astype(int))
+        path = [log_mean(self.test[:, :time]).mean() for time in times]
+        return np.array(path), clock[self.test_step - 1 :: self.test_step][times - 1]
 
 
 def spacing(judges: Judges, chains: int, count: int) -> tuple[int, int]:
@@ -117,7 +244,7 @@ def spacing(judges: Judges, chains: int, count: int) -> tuple[int, int]:
     A property of the program and the table, not of the machine.
     """
     evaluator = judges.likelihood
-    most = MOST_SAMPLED if evaluator.sampled else MOST_CELLS // len(judges.place)
+    most = MOST_SAMPLED if evaluator.sampled else MOST_VALUES // len(judges.place)
     some = most if judges.most_train is None else judges.most_train
     if not evaluator.exact:  # fresh rows judge, the training rows beside them do not
         beside = max(LEAST_TRAIN, MOST_TRAIN // judges.num_train)
@@ -132,40 +259,14 @@ def spacing(judges: Judges, chains: int, count: int) -> tuple[int, int]:
 
 def score(judges: Judges, draws: Draws) -> Scores:
     """All rows under the draws, a block of draws at a time."""
-    chains, count = next(iter(draws.params.values())).shape[:2]
-    step, test_step = spacing(judges, chains, count)
-    train, test = _table(judges, every(draws.params, step), fresh=False)
-    errors = test[1]
-    values = test[0]
+    step, test_step = spacing(judges, *next(iter(draws.params.values())).shape[:2])
+    values, squares = judges.table(every(draws.params, step))
+    train, test = np.split(values, [judges.num_train], axis=-1)
+    squares = squares[judges.num_train :]
     if judges.fresh:
-        values, errors = _table(judges, every(draws.params, test_step), fresh=True)[1]
-    error = float(np.sqrt(errors.sum())) / values.shape[-1]
-    return Scores(step, train, test_step, np.asarray(values, np.float64), error)
-
-
-def _table(judges: Judges, kept: dict[str, np.ndarray], fresh: bool) -> tuple[np.ndarray, Any]:
-    """Likelihoods of training rows, and of the others with the mean square of their errors."""
-    shape = next(iter(kept.values())).shape[:2]
-    flat = {x: v.reshape((-1, *v.shape[2:])) for x, v in kept.items()}
-    total = shape[0] * shape[1]
-    values: np.ndarray | None = None
-    errors: Any = 0.0
-    for start in range(0, total, BLOCK):
-        some = {x: v[start : start + BLOCK] for x, v in flat.items()}
-        if fresh:
-            value, error = judges.test(some)
-        else:
-            value, error = judges.table(some)
-            error = error[:, judges.num_train :]
-        if values is None:
-            values = np.empty((total, value.shape[1]), np.float32)
-        values[start : start + BLOCK] = value
-        errors = errors + (error**2).sum(0) / total
-    assert values is not None
-    each = values.reshape((*shape, -1))
-    if fresh:
-        return each[..., :0], (each, errors)
-    return each[..., : judges.num_train], (each[..., judges.num_train :], errors)
+        test, squares = judges.test(every(draws.params, test_step))
+    error = float(np.sqrt(squares.sum())) / test.shape[-1]
+    return Scores(step, train, test_step, test.astype(np.float64), error)
 
 
 def every(values: dict[str, Any], step: int) -> dict[str, np.ndarray]:
@@ -180,18 +281,5 @@ def thin(params: dict[str, np.ndarray], most: int) -> dict[str, np.ndarray]:
 
 
 def log_mean(values: np.ndarray) -> np.ndarray:
-    """log of the mean over the first axis of exponentials."""
-    return logsumexp(values, axis=0) - np.log(len(values))
-
-
-def path_of_draws(scores: Scores, clock: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """The held-out score of all draws so far, of all chains, at some of their times."""
-    chains, count = scores.test.shape[:2]
-    times = np.unique(np.geomspace(1, count, most).astype(int))
-    total, path, before = None, [], 0
-    for time in times:
-        part = logsumexp(scores.test[:, before:time], axis=(0, 1))
-        total = part if total is None else np.logaddexp(total, part)
-        path.append(float((total - np.log(chains * time)).mean()))
-        before = time
-    return np.array(path), clock[scores.test_step - 1 :: scores.test_step][times - 1]
+    """log of the mean over chains and draws of exponentials: (chains, draws, rows) -> (rows,)."""
+    return logsumexp(values, axis=(0, 1)) - np.log(values.shape[0] * values.shape[1])

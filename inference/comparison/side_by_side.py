@@ -1,20 +1,20 @@
 """Methods side by side, each in a process of its own on its own share of the cores.
 
 Most of a comparison on a small table is compiling, which one core does. Two processes halve that,
-and since neither runs on the other's cores, what one method takes does not depend on the other.
+and since neither runs on the other's cores, the seconds of one method do not depend on the other.
 """
 
 from __future__ import annotations
 
-import importlib
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import threading
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, as_completed
+from typing import Any
 
 import jax
 
@@ -26,70 +26,75 @@ INHERITED = (
     "jax_persistent_cache_min_compile_time_secs",
     "jax_enable_x64",
 )
-"""Settings of JAX that a new process inherits."""
-
-MOST_OPENED = 2
-"""Data sets whose tasks come in turn: the next is begun before the last of one is done."""
-
-
-_opened: dict[str, Any] = {}  # in a worker: what tasks of one comparison share, by its name
-
-
-class Task(NamedTuple):
-    """What is to be done, by a function that a worker can import."""
-
-    function: Callable[..., Any]
-    arguments: tuple
+"""Settings of JAX that a worker inherits."""
 
 
 class Workers(ProcessPoolExecutor):
-    """Processes, what they are to do, and by name what comes of that which they have begun."""
+    """Processes on cores of their own, and by name the results of tasks that were begun.
 
-    def __init__(self, count: int, *args: Any):
-        super().__init__(count, *args)
+    :param count: number of processes.
+    :param modules: modules that they import before the first task.
+    """
+
+    def __init__(self, count: int, modules: Sequence[str] = ()):
+        context: Any = multiprocessing.get_context(START)
+        if START == "forkserver":
+            context.set_forkserver_preload([*modules, __name__])
+        places = context.SimpleQueue()
+        cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+        for i in range(count):
+            places.put(cores[i::count])
+        # NumPy reads it when it is imported, before a worker knows its cores: threads that share
+        # one core spin, and the processor seconds of that are counted.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", str(max(1, len(cores) // count)))
+        inherited = {name: getattr(jax.config, name) for name in INHERITED}
+        super().__init__(count, context, _set_up, (places, inherited))
         self.count = count
-        self.waiting: dict[Hashable, Task] = {}
         self.begun: dict[Hashable, Future] = {}
+        others = multiprocessing.active_children()
+        self.submit(os.getpid)  # starts them all
+        self.children = [x for x in multiprocessing.active_children() if x not in others]
 
-    def feed(self, most: int) -> None:
-        """Begin what waits, while fewer than `most` are at work."""
-        room = most - sum(not x.done() for x in self.begun.values())
-        for name in list(self.waiting)[: max(room, 0)]:
-            task = self.waiting.pop(name)
-            try:
-                self.begun[name] = self.submit(task.function, *task.arguments)
-            except BrokenExecutor as error:
-                self.begun[name] = Future()
-                self.begun[name].set_exception(error)
+    def begin(self, name: Hashable, function: Callable, *arguments: Any) -> None:
+        """Queue a task, unless one of its name was begun and its result not asked for."""
+        if name in self.begun:
+            return
+        try:
+            self.begun[name] = self.submit(function, *arguments)
+        except BrokenExecutor as error:
+            self.begun[name] = Future()
+            self.begun[name].set_exception(error)
+
+    def results(self, names: Iterable[Hashable]) -> Iterator[tuple[Any, Any]]:
+        """Names and results of tasks as they end; of a worker that died, its exception.
+
+        To stop listening, with Ctrl-C say, ends the workers.
+        """
+        named = {self.begun.pop(name): name for name in names}
+        try:
+            for future in as_completed(named):
+                error = future.exception()
+                broken = isinstance(error, BrokenExecutor)
+                yield named[future], error if broken else future.result()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the workers, whatever they do."""
+        self.shutdown(wait=False, cancel_futures=True)
+        for child in self.children:
+            child.terminate()
 
 
-def processes(count: int, modules: Sequence[str] = ()) -> Workers:
-    """Workers that import `modules` at once, on cores of their own where the system has a say."""
-    context: Any = multiprocessing.get_context(START)
-    if START == "forkserver":
-        context.set_forkserver_preload([*modules, __name__])
-    places = context.SimpleQueue()
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    for i in range(count):
-        places.put(cores[i::count])
-    inherited = {name: getattr(jax.config, name) for name in INHERITED}
-    # Read when NumPy is imported, before a worker knows its place: threads that share one core
-    # spin, and the processor seconds of that are counted.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", str(max(1, len(cores) // count)))
-    pool = Workers(count, context, _begin, (places, inherited))
-    for _ in range(count):
-        pool.submit(_awake, tuple(modules))
-    return pool
-
-
-def _begin(places: Any, inherited: dict[str, Any]) -> None:
+def _set_up(places: Any, inherited: dict[str, Any]) -> None:
     from tqdm import tqdm
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the waiting process hears Ctrl-C
-    tqdm.set_lock(threading.RLock())  # its own is a semaphore, which we leave behind when we end
-    mine = places.get()
-    if mine:
-        os.sched_setaffinity(0, mine)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the waiting process handles Ctrl-C
+    tqdm.set_lock(threading.RLock())  # its own is a semaphore, which outlives a killed process
+    cores = places.get()
+    if cores:
+        os.sched_setaffinity(0, cores)
     for name, value in inherited.items():
         jax.config.update(name, value)
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -103,82 +108,14 @@ def _end_with_parent() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _awake(modules: tuple[str, ...]) -> None:
-    for name in modules:
-        importlib.import_module(name)
+def packed(value: Any) -> bytes | None:
+    """The pickle of a value, or None if it cannot be sent to another process.
 
-
-def shared(name: str, make: Callable[[], Any]) -> Any:
-    """What the tasks of one comparison share, made by the first of them in this process."""
-    if name not in _opened:
-        for oldest in list(_opened)[: len(_opened) - MOST_OPENED + 1]:
-            del _opened[oldest]
-        _opened[name] = make()
-    return _opened[name]
-
-
-Name = TypeVar("Name", bound=Hashable)
-
-
-def hand_out(pool: Workers, tasks: dict[Any, Task], first: bool = False) -> None:
-    """Give workers what is asked for later, by `as_done`: after what they have, or before."""
-    new = {x: task for x, task in tasks.items() if x not in pool.begun and x not in pool.waiting}
-    pool.waiting = {**new, **pool.waiting} if first else {**pool.waiting, **new}
-    pool.feed(pool.count)
-
-
-def as_done(
-    pool: Workers, tasks: dict[Name, Task], then: Callable[[], None] | None = None
-) -> Iterator[tuple[Name, Any]]:
-    """Names and results of the tasks as they end; that of a worker that died is its exception.
-
-    To stop listening, with Ctrl-C say, ends the workers.
-
-    :param then: called when all of them are handed out.
+    >>> packed(("latent_trait", {"num_factors": 2})) is None, packed(lambda x: x) is None
+    (False, True)
     """
-    hand_out(pool, tasks)
-    if then is not None:
-        then()
-    left = list(tasks)
     try:
-        while left:
-            ended = [x for x in left if x in pool.begun and pool.begun[x].done()]
-            if not ended:
-                wait([x for x in pool.begun.values() if not x.done()], None, FIRST_COMPLETED)
-            pool.feed(pool.count)
-            for name in ended:
-                left.remove(name)
-                future = pool.begun.pop(name)
-                try:
-                    yield name, future.result()
-                except BrokenExecutor as error:
-                    yield name, error
-        # They go on while nobody listens.
-        pool.feed(pool.count + len(pool.waiting))
-    except BaseException:
-        close(pool)
-        raise
-
-
-def close(pool: Workers) -> None:
-    """End the workers, whatever they are at."""
-    mine = list(getattr(pool, "_processes", None) or {})
-    pool.shutdown(wait=False, cancel_futures=True)
-    for child in multiprocessing.active_children():
-        if child.pid in mine:
-            child.terminate()
-
-
-def portable(*values: Any) -> bool:
-    """Whether these can be sent to a new process.
-
-    >>> portable("latent_trait", {"num_factors": 2}), portable(lambda x: x)
-    (True, False)
-    """
-    import pickle
-
-    try:
-        pickle.loads(pickle.dumps(values))
+        pickle.loads(pickle.dumps(value))
     except Exception:
-        return False
-    return True
+        return None
+    return pickle.dumps(value)

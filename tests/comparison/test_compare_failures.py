@@ -16,16 +16,10 @@ import inference.baselines.samplers as samplers
 import inference.comparison.contenders as contending
 from inference.baselines.pacing import BudgetError
 from inference.cli import main
-from inference.comparison.compare import BUDGET, ahead, compare
+from inference.comparison.compare import begin, compare, plan
 from inference.comparison.contenders import Contender, contenders
 from inference.comparison.files import load_comparison
-from inference.comparison.side_by_side import (
-    Task,
-    as_done,
-    close,
-    hand_out,
-    processes,
-)
+from inference.comparison.side_by_side import Workers
 from inference.files.cards import example
 from inference.files.output import as_json
 from inference.methods.gibbs.flips import Rules
@@ -79,31 +73,26 @@ def test_ctrl_c_leaves_what_is_finished(monkeypatch, tmp_path, capsys):
 
 
 def test_side_by_side_is_as_in_turn_and_ends_when_nobody_listens():
-    """In another process, from the same key, also before its turn: the same numbers. What is urgent
-    comes before what waits. Then it is at work for an hour."""
+    """In another process, from the same key, also before its turn: the same numbers. Then it is at
+    work for an hour."""
     data = example("bernoulli_product", which="small").values
     alone, kept = compare(bernoulli_product, data, ["MAP"], replicate=1), {}
-    pool = processes(1)
+    pool = Workers(1)
     try:
-        asked = {"rng_key": None, "budget": BUDGET, "limit": None, "replicate": 1, "pool": pool}
-        ahead(model=bernoulli_product, data=data, methods=["MAP"], **asked)
+        begin(pool, plan(bernoulli_product, data, ["MAP"], replicate=1))
         early = pool.begun[1, "MAP"]
-        beside = compare(bernoulli_product, data, ["MAP", "EM"], keep=kept, **asked)
+        beside = compare(bernoulli_product, data, ["MAP", "EM"], keep=kept, replicate=1, pool=pool)
         assert early.done() and not pool.begun
         assert beside.about["likelihood"] == "the program itself" and list(kept) == ["MAP"]
         assert beside.rows["EM"]["status"] == "does not apply"
         np.testing.assert_allclose(beside.held_out["MAP"], alone.held_out["MAP"], rtol=1e-5)
-        hand_out(pool, {"busy": Task(time.sleep, (0.2,)), "waits": Task(time.monotonic, ())})
-        hand_out(pool, {"urgent": Task(time.monotonic, ())}, first=True)
-        ended = dict(as_done(pool, {"waits": Task(time.monotonic, ())}))
-        assert pool.begun.pop("urgent").result() < ended["waits"] and pool.begun.pop("busy").done()
+        pool.begin("at once", abs, 1)
+        pool.begin("never", time.sleep, 3600)
         with pytest.raises(TimeoutError):
-            for _ in as_done(
-                pool, {"at once": Task(abs, (1,)), "never": Task(time.sleep, (3600,))}
-            ):
+            for _ in pool.results(["at once", "never"]):
                 raise TimeoutError
     finally:
-        close(pool)
+        pool.close()
     for _ in range(100):
         if not multiprocessing.active_children():
             break
@@ -113,10 +102,10 @@ def test_side_by_side_is_as_in_turn_and_ends_when_nobody_listens():
 
 WAITS = """
 import multiprocessing, time
-from inference.comparison.side_by_side import _begin
+from inference.comparison.side_by_side import _set_up
 
 def work(places, busy):
-    _begin(places, {})
+    _set_up(places, {})
     busy.set()
     time.sleep(3600)
 

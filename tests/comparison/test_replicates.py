@@ -10,14 +10,12 @@ from jax import random
 from settled_rows import settled
 
 from inference.baselines.samplers import Draws
-from inference.comparison.compare import Comparison
+from inference.comparison.compare import Comparison, longest_first
 from inference.comparison.contenders import Contender, Limits
 from inference.comparison.diagnostics import diagnose, mcse
-from inference.comparison.golden import HERE, NUM_KEPT, load
-from inference.comparison.judge import progress
-from inference.comparison.reference import refer, strict_doubts
+from inference.comparison.judge import progress, rounds
+from inference.comparison.reference import GOLDEN, NUM_KEPT, load, refer, strict_doubts
 from inference.comparison.replicates import repeat, spread
-from inference.comparison.turns import _rounds, tasks_of
 from inference.comparison.verdict import headline, winner
 from inference.files import arviz
 from inference.files.cards import CARDS
@@ -52,7 +50,7 @@ def test_over_several_data_sets_means_and_their_spread_decide():
     expected = {}
     pooled = repeat(one, 3, expect=expected.__setitem__)
     assert asked == [None, ["ours", "theirs"], ["ours", "theirs"]]  # one failure decides
-    assert expected == {2: ["ours", "theirs"]}
+    assert expected == {1: ["ours", "theirs"], 2: ["ours", "theirs"]}
     assert pooled.about["replicates"] == 3 and pooled.about["agree"] == 3
     assert pooled.certainty.startswith("The verdict is the same on 3 of 3 data sets;")
     assert [pooled.rows[x]["data_sets"] for x in ("ours", "theirs", "vague")] == [3, 3, 1]
@@ -123,14 +121,14 @@ def test_starts_that_disagree_are_made_again_while_the_budget_has_room():
 
     field = SimpleNamespace(model=None, train_arguments=(), judges=SimpleNamespace(num_train=10))
     contender = Contender("ours", True, "point", run)
-    draws, _ = _rounds(field, contender, random.key(0), Limits(20.0))
+    draws, _ = rounds(field, contender, random.key(0), Limits(20.0))
     assert left == [20.0, 17.0, 14.0] and draws.seconds == 9.0
     assert draws.clock.tolist() == [7.0, 9.0] and progress(draws, 10)["starts_near"] == 2
     left.clear()
-    _rounds(field, contender, random.key(0), Limits(4.0))
+    rounds(field, contender, random.key(0), Limits(4.0))
     assert left == [4.0]
     left.clear()
-    _rounds(field, contender._replace(kind="sampler"), random.key(0), Limits(20.0))
+    rounds(field, contender._replace(kind="sampler"), random.key(0), Limits(20.0))
     assert left == [20.0]
 
 
@@ -138,8 +136,7 @@ def test_what_takes_longest_begins_first():
     kinds = {"MomentInversion": "point", "QuadratureEM MAP": "point", "SVI": "variational",
              "MAP": "point", "NUTS": "sampler", "EM": "point"}  # fmt: skip
     picked = [Contender(name, True, kind, None) for name, kind in kinds.items()]
-    keys = list(random.split(random.key(0), len(picked)))
-    names = [name for _, name in tasks_of("a setup", picked, keys, Limits(1.0), 0)]
+    names = [x.name for x in sorted(picked, key=longest_first)]
     assert names == ["NUTS", "SVI", "QuadratureEM MAP", "EM", "MomentInversion", "MAP"]
 
 
@@ -205,7 +202,7 @@ def test_a_reference_that_is_kept_is_measured_from_on_its_rows(tmp_path):
     assert rows["ours"]["distance"] == pytest.approx(0.2) and "4 × 9000 draws" in reference.words
 
 
-@pytest.mark.parametrize("file", sorted(HERE.glob("*.json")), ids=lambda x: x.stem)
+@pytest.mark.parametrize("file", sorted(GOLDEN.glob("*.json")), ids=lambda x: x.stem)
 def test_references_that_are_kept_passed_their_gates(file):
     kept = json.loads(file.read_text())
     assert not strict_doubts(kept["gates"]) and len(kept["log_density"]) == NUM_KEPT

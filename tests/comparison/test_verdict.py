@@ -12,9 +12,8 @@ from settled_rows import row, settled
 from inference.baselines.samplers import Draws
 from inference.comparison.checks import Standing, Status, doubts, standing
 from inference.comparison.columns import cells
-from inference.comparison.judge import chains, progress, remaining
+from inference.comparison.judge import chains, no_row, progress, remaining
 from inference.comparison.reference import strict_doubts
-from inference.comparison.turns import no_row
 from inference.comparison.verdict import headline, verdict, winner
 
 

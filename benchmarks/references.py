@@ -5,7 +5,7 @@ that passed strict checks (`reference.strict_doubts`), so that every comparison 
 far a method is from the posterior, without a long chain of its own. To make them, in minutes each,
 with JAX, NumPyro and NumPy alone:
 
-    python -m latentbits.inference.comparison.golden --jobs 4 --out FOLDER NAME ...
+    python benchmarks/references.py --jobs 4 --out FOLDER NAME ...
 
 A chain that fails is not written; the line says why.
 """
@@ -20,46 +20,24 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from jax import random
-from latentbits.models.data.sealed import write_whole
 
-from latentbits import models
-
-from ..baselines.samplers import Draws
-from ..baselines.starts import climbs_of
-from ..files.cards import example, known_of
-from ..reading.anatomy import inspect
-from .field import Setup, field_of
-from .judge import Field
-from .reference import (
+import ppl_models as models
+from inference.baselines.samplers import Draws
+from inference.baselines.starts import climbs_of
+from inference.comparison.reference import (
+    GOLDEN,
+    NUM_KEPT,
     NUM_WARMUP,
     TARGET_ACCEPT,
-    Reference,
     long_draws,
     long_judged,
     strict_doubts,
 )
-from .side_by_side import Task, as_done, close, processes
-
-NUM_KEPT = 200
-"""Fresh rows whose density is kept."""
-HERE = Path(__file__).parent / "golden"
-
-
-def load(name: str, which: str = "paper", folder: Path = HERE) -> Reference | None:
-    """The reference of an example's first data set, if there is one."""
-    file = folder / f"{name}-{which}.json"
-    if not file.is_file():
-        return None
-    kept = json.loads(file.read_text())
-    gates, made = kept["gates"], kept["settings"]
-    words = (
-        f"Distances are from a long chain, kept with the program: NUTS of {made['chains']} × "
-        f"{made['draws']} draws in {made['seconds']:.0f} s, R̂ {gates['rhat']:.3f}, of the "
-        f"parameters {gates['rhat_parameters']:.3f}, {gates['ess_bulk']:.0f} effective draws, none "
-        f"divergent; its own Monte-Carlo error is {kept['error']:.4f} nats per row."
-    )
-    words += f" Its chains {made['begin']}." if "begin" in made else ""
-    return Reference(words, np.array(kept["log_density"]), kept["error"])
+from inference.comparison.scoring import Field, Setup, field_of
+from inference.comparison.side_by_side import Workers
+from inference.files.cards import example, known_of
+from inference.files.output import versions, write_whole
+from inference.reading.anatomy import inspect
 
 
 class Effort(NamedTuple):
@@ -75,8 +53,6 @@ class Effort(NamedTuple):
 
 def make(name: str, which: str, effort: Effort) -> dict[str, Any]:
     """A long chain on an example's first data set; raises ValueError if it cannot be trusted."""
-    from ..files.output import versions
-
     draws = _all_chains(name, which, effort)
     field = _field(name, which)
     judged = long_judged(field, draws)
@@ -121,10 +97,11 @@ def _all_chains(name: str, which: str, effort: Effort) -> Draws:
     """Those of all processes, as many of each as the slowest has."""
     if effort.jobs == 1:
         return _chains(name, which, effort, 0)
-    pool = processes(effort.jobs, [__name__])
-    tasks = {str(i): Task(_chains, (name, which, effort, i)) for i in range(effort.jobs)}
-    parts = [part for _, part in as_done(pool, tasks)]
-    close(pool)
+    pool = Workers(effort.jobs)
+    for number in range(effort.jobs):
+        pool.begin(number, _chains, name, which, effort, number)
+    parts = [part for _, part in pool.results(range(effort.jobs))]
+    pool.close()
     for part in parts:
         if isinstance(part, Exception):
             raise RuntimeError("a process ended, perhaps for lack of memory") from part
@@ -157,7 +134,7 @@ def _chains(name: str, which: str, effort: Effort, number: int) -> Draws:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="make reference posteriors of examples")
     parser.add_argument("names", nargs="+", metavar="NAME[:EXAMPLE]")
-    parser.add_argument("--out", type=Path, default=HERE, metavar="FOLDER")
+    parser.add_argument("--out", type=Path, default=GOLDEN, metavar="FOLDER")
     helps = {
         "seconds": "for each, of every process", "chains": "on a GPU more cost little",
         "warmup": "draws", "target_accept": "of the steps: nearer to 1 where chains diverge",
