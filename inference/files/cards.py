@@ -95,7 +95,7 @@ CARDS: dict[str, Card] = {
         lambda: Setting(150, 5, {"num_factors": 1}, TRAIT),
         FACTORS,
         Growth(truths.items, 600, 16, 2),
-        (Figure("maps", {"rows": "logistic"}),),
+        (Figure("maps"),),
     ),
     "mixed_trait": Card(
         "QuadratureEM",
@@ -107,7 +107,7 @@ CARDS: dict[str, Card] = {
         ),
         FACTORS,
         Growth(truths.mixed, 600, 7, 2),
-        (Figure("maps", {"rows": "mixed"}),),
+        (Figure("maps"),),
     ),
     "trait_mixture": Card(
         "QuadratureEM",
@@ -140,10 +140,7 @@ CARDS: dict[str, Card] = {
         lambda: Setting(100, 6, {"num_factors": 1}, TRAIT),
         FACTORS,
         Growth(truths.items, 1000, 64, 2),
-        (
-            Figure("maps", {"rows": "probit"}), Figure("spectra"),
-            Figure("morphs", {"rows": "probit"}),
-        ),
+        (Figure("maps"), Figure("spectra"), Figure("morphs")),
     ),
     "binary_sparse_coding": Card(
         "TruncatedEM",

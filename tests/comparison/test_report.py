@@ -14,9 +14,8 @@ from inference.comparison.checks import doubts
 from inference.comparison.columns import lines, summary
 from inference.comparison.files import load_comparison, save_comparison
 from inference.comparison.report.general_figures import as_svg, general_pictures, styles
-from inference.comparison.report.model_figures import chiefs, model_pictures
+from inference.comparison.report.model_figures import chiefs, model_pictures, places
 from inference.comparison.report.page import NUMBER, linked, render
-from inference.comparison.report.places import locate
 from inference.files.cards import CARDS
 from inference.files.figures import house_style
 
@@ -299,6 +298,6 @@ def test_rows_lie_where_integration_puts_them(model):
     table = table / table.sum()
     mean = np.array([table.sum(1) @ grid, table.sum(0) @ grid])
     square = np.array([table.sum(1) @ grid**2, table.sum(0) @ grid**2])
-    places = locate(comparison, "MAP", CARDS[comparison.model].figures[0].settings["rows"])
-    np.testing.assert_allclose(places.mean[row], mean, atol=2e-4)
-    np.testing.assert_allclose(np.diagonal(places.covariance[row]), square - mean**2, atol=5e-4)
+    found = places(comparison, "MAP")
+    np.testing.assert_allclose(found.mean[row], mean, atol=2e-4)
+    np.testing.assert_allclose(np.diagonal(found.covariance[row]), square - mean**2, atol=5e-4)

@@ -11,7 +11,7 @@ KINDS_OF_COLUMNS = ("real", 3, "binary", "binary")
 FACTORS = {"weights": rng.normal(size=(2, 6)), "bias": rng.normal(size=6)}
 PROGRAMS = {
     "latent_trait": (FACTORS, {}, None),
-    "clipped_gaussian": (FACTORS, {"noise": 0.7}, (2, 3)),
+    "clipped_gaussian": (FACTORS, {"num_factors": 2, "noise": 0.7}, (2, 3)),
     "mixed_trait": (
         {
             "weights": rng.normal(size=(2, 5)),

@@ -70,8 +70,15 @@ def styles(comparison: Comparison) -> dict[str, dict[str, Any]]:
     }
 
 
-def legend_below(figure: Figure, names: list[str]) -> None:
-    """A legend that takes its own room: nothing is drawn over, nothing is cut off."""
+def legend_below(figure: Figure, names: list[str], axes: Any = None) -> None:
+    """A legend that takes its own room: nothing is drawn over, nothing is cut off.
+
+    :param axes: whose own legend it replaces, if that has one; without it there is none.
+    """
+    if axes is not None:
+        if axes.get_legend() is None:
+            return
+        axes.get_legend().remove()
     columns = max(1, min(3, 58 // (max(map(len, names)) + 6)))
     lines = -(-len(names) // columns)
     figure.set_figheight(figure.get_figheight() + 0.25 * lines)

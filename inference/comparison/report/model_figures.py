@@ -6,20 +6,23 @@ some rows of the table. A user's own program has none of them: what its sites me
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from latentbits.models.mixed_trait import Layout
 
 from ...files.cards import CARDS
+from ...files.catalogue import find_program
 from ...files.figures import GREY, Figure, hinton, image_grid, spectrum
 from ...files.map.figure import draw_lines, draw_map, label_lines
+from ...methods.continuous.quadrature import QuadratureEM
 from ..checks import Standing
 from .general_figures import INK, WIDTH, Picture, legend_below, ranked, sheet, styles
 
 if TYPE_CHECKING:
     from ..compare import Comparison
-    from .places import Places
 
 MOST_UNITS = 10
 MOST_METHODS = 6
@@ -75,50 +78,57 @@ def _some(count: int, what: str) -> str:
     return f" The first {MOST_UNITS} of {count} {what}." if count > MOST_UNITS else ""
 
 
-def maps(comparison: Comparison, rows: str) -> Iterator[Picture]:
-    """Tipping (1998), figures 1 and 3.
+def sizes_of(comparison: Comparison) -> dict[str, Any]:
+    """Arguments of the program as they were when the comparison was made, without its priors."""
+    written = comparison.about["sizes"].items()
+    return {x: ast.literal_eval(text) for x, text in written if not x.startswith("prior")}
 
-    :param rows: what a row is given its factors (`places.KINDS`).
-    """
-    from .places import locate
 
+def places(comparison: Comparison, method: str) -> Any:
+    """The posterior of the factors of each row shown under a method's parameters, with means
+    (num_rows, 2) and covariances; None without two factors, or if a hard clip leaves no density."""
+    params, table, sizes = comparison.params[method], comparison.table, sizes_of(comparison)
+    clipped = not (np.asarray(sizes.get("noise", 1.0)) > 0).all()
+    if "values" not in table or len(params["weights"]) != 2 or clipped:
+        return None
+    method_of_rows = QuadratureEM(find_program(comparison.model))
+    return method_of_rows.posterior(params, table["values"], mask=table["mask"], **sizes)
+
+
+def maps(comparison: Comparison) -> Iterator[Picture]:
+    """Tipping (1998), figures 1 and 3."""
+    columns = [str(x) for x in comparison.table.get("columns", ())]
+    kinds, bits = sizes_of(comparison).get("kinds"), slice(None)
+    if kinds is not None:  # lines are drawn for bits alone
+        layout = Layout.of(kinds)
+        bits, columns = layout.bits, [columns[i] for i in layout.binary] if columns else []
     for name in chiefs(comparison):
-        places = locate(comparison, name, rows)
-        if places is None:
+        found = places(comparison, name)
+        if found is None:
             continue
+        figure = sheet(5.8)
+        axes = figure.subplots()
+        label = np.where(comparison.table["held_out"], "held out", "learned from")
+        draw_map(axes, found.mean, found.covariance, label=label, most_ellipses=MOST_ELLIPSES)
+        legend_below(figure, ["held out", "learned from"], axes)
+        lines = [comparison.params[name][x][..., bits] for x in ("weights", "bias")]
+        draw_lines(axes, *lines)
+        label_lines(axes, *lines, columns)
         yield Picture(
             f"Map by {name}",
             "Where the rows lie: posterior means of the two factors, larger where rows coincide, "
             "some with an ellipse of one standard deviation. On one side of each line its bit is "
             "more likely 1 than 0.",
-            f"Scatter of {len(places.mean)} rows on two factors, with decision lines.",
-            draw_places(comparison, name, places),
+            f"Scatter of {len(found.mean)} rows on two factors, with decision lines.",
+            figure,
         )
-
-
-def draw_places(comparison: Comparison, name: str, places: Places) -> Figure:
-    from .places import predictors_of_bits
-
-    figure = sheet(5.8)
-    axes = figure.subplots()
-    label = np.where(comparison.table["held_out"], "held out", "learned from")
-    draw_map(axes, places.mean, places.covariance, label=label, most_ellipses=MOST_ELLIPSES)
-    if (legend := axes.get_legend()) is not None:
-        legend.remove()
-        legend_below(figure, ["held out", "learned from"])
-    at, names = predictors_of_bits(comparison)
-    weights, bias = comparison.params[name]["weights"][:, at], comparison.params[name]["bias"][at]
-    draw_lines(axes, weights, bias)
-    label_lines(axes, weights, bias, names)
-    return figure
 
 
 def spectra(comparison: Comparison) -> Iterator[Picture]:
     """Lee & Sompolinsky (1998), figures 2 to 4."""
     from ...methods.moments.spectrum import implied_correlation
-    from .places import setting
 
-    noise = setting(comparison, "noise", 1.0)
+    noise = sizes_of(comparison).get("noise", 1.0)
     each = compared(comparison, "weights", ranked(comparison)[:MOST_METHODS])
     values = {}
     for name, weights in each.items():
@@ -131,9 +141,7 @@ def spectra(comparison: Comparison) -> Iterator[Picture]:
     for line, name in zip(axes.lines, values, strict=False):
         line.set(**drawn[name])
     axes.set_ylim(bottom=0.0)
-    if (legend := axes.get_legend()) is not None:
-        legend.remove()
-        legend_below(figure, list(values))
+    legend_below(figure, list(values), axes)
     first = ", ".join(f"{name} {value[-1]:.2f}" for name, value in values.items())
     yield Picture(
         "Spectrum of the correlations",
@@ -144,18 +152,17 @@ def spectra(comparison: Comparison) -> Iterator[Picture]:
     )
 
 
-def morphs(comparison: Comparison, rows: str) -> Iterator[Picture]:
+def morphs(comparison: Comparison) -> Iterator[Picture]:
     """Lee & Sompolinsky (1998), figure 4: from one row to another, a straight line clipped."""
-    from .places import locate
-
     name = ranked(comparison)[0]
-    places = locate(comparison, name, rows)
-    if places is None:
+    found = places(comparison, name)
+    if found is None:
         return
-    apart = np.linalg.norm(places.mean[:, None] - places.mean[None], axis=-1)
+    mean = np.asarray(found.mean)
+    apart = np.linalg.norm(mean[:, None] - mean[None], axis=-1)
     first, last = np.unravel_index(np.argmax(apart), apart.shape)
     share = np.linspace(0.0, 1.0, MORPH_STEPS)[:, None]
-    path = (1 - share) * places.mean[first] + share * places.mean[last]
+    path = (1 - share) * mean[first] + share * mean[last]
     params = comparison.params[name]
     bits = (path @ params["weights"] + params["bias"] > 0).astype(float)
     shape = image_shape(comparison, bits.shape[1])
