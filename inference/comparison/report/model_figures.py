@@ -19,7 +19,17 @@ from ...files.figures import GREY, Figure, hinton, image_grid, spectrum
 from ...files.map.figure import draw_lines, draw_map, label_lines
 from ...methods.continuous.quadrature import QuadratureEM
 from ..checks import Standing
-from .general_figures import INK, WIDTH, Picture, legend_below, ranked, sheet, styles
+from .general_figures import (
+    INK,
+    WIDTH,
+    Picture,
+    legend_below,
+    panel,
+    picture,
+    ranked,
+    sheet,
+    styles,
+)
 
 if TYPE_CHECKING:
     from ..compare import Comparison
@@ -106,22 +116,14 @@ def maps(comparison: Comparison) -> Iterator[Picture]:
         found = places(comparison, name)
         if found is None:
             continue
-        figure = sheet(5.8)
-        axes = figure.subplots()
+        figure, axes = panel(5.8)
         label = np.where(comparison.table["held_out"], "held out", "learned from")
         draw_map(axes, found.mean, found.covariance, label=label, most_ellipses=MOST_ELLIPSES)
         legend_below(figure, ["held out", "learned from"], axes)
         lines = [comparison.params[name][x][..., bits] for x in ("weights", "bias")]
         draw_lines(axes, *lines)
         label_lines(axes, *lines, columns)
-        yield Picture(
-            f"Map by {name}",
-            "Where the rows lie: posterior means of the two factors, larger where rows coincide, "
-            "some with an ellipse of one standard deviation. On one side of each line its bit is "
-            "more likely 1 than 0.",
-            f"Scatter of {len(found.mean)} rows on two factors, with decision lines.",
-            figure,
-        )
+        yield picture("map", figure, name=name, count=len(found.mean))
 
 
 def spectra(comparison: Comparison) -> Iterator[Picture]:
@@ -134,22 +136,15 @@ def spectra(comparison: Comparison) -> Iterator[Picture]:
     for name, weights in each.items():
         params: Any = {"weights": weights}
         values[name] = np.linalg.eigvalsh(np.asarray(implied_correlation(params, noise)))
-    figure = sheet(4.2)
-    axes = figure.subplots()
+    figure, axes = panel(4.2)
     spectrum(axes, values)
     drawn = {"truth": {"color": INK, "marker": "", "linestyle": "-"}, **styles(comparison)}
     for line, name in zip(axes.lines, values, strict=False):
         line.set(**drawn[name])
     axes.set_ylim(bottom=0.0)
     legend_below(figure, list(values), axes)
-    first = ", ".join(f"{name} {value[-1]:.2f}" for name, value in values.items())
-    yield Picture(
-        "Spectrum of the correlations",
-        "Eigenvalues of the Gaussian's correlations before the clip, as each method's parameters "
-        "imply them: on these, unlike on weights, methods can be compared.",
-        f"Eigenvalues by rank, one line per method. The largest: {first}.",
-        figure,
-    )
+    largest = ", ".join(f"{name} {value[-1]:.2f}" for name, value in values.items())
+    yield picture("spectrum", figure, largest=largest)
 
 
 def morphs(comparison: Comparison) -> Iterator[Picture]:
@@ -175,14 +170,7 @@ def morphs(comparison: Comparison) -> Iterator[Picture]:
         figure = sheet(1.3)
         image_grid(figure, bits.reshape(1, -1, *shape), signed=False, ground=GROUND)
     changed = int(np.abs(np.diff(bits, axis=0)).sum())
-    yield Picture(
-        f"Morph by {name}",
-        "From the row at one end of the map to the row at the other: their factors move on a "
-        "straight line and are clipped, so that each bit changes at most once. Black is 1.",
-        f"{MORPH_STEPS} steps between two rows, in which {changed} bits change.",
-        figure,
-        pale=True,
-    )
+    yield picture("morph", figure, True, name=name, steps=MORPH_STEPS, changed=changed)
 
 
 def basis_functions(
@@ -201,13 +189,14 @@ def basis_functions(
     count, size = next(iter(each.values())).shape
     shape = image_shape(comparison, size)
     stacked = np.stack(list(each.values()))[:, :MOST_UNITS]
-    words += ", by method; they were matched to each other."
-    words += " Red is more, blue is less than zero." if (stacked < 0).any() else " Black is most."
-    if shape is None:
-        words += f" The rows of a picture are the {units}, its columns those of the table."
-    words += _some(count, what)
-    alt = f"{what.capitalize()}, one row for each of {', '.join(each)}."
-    yield Picture(what.capitalize(), words, alt, draw_images(stacked, list(each), shape), pale=True)
+    negative = bool((stacked < 0).any())
+    rows = f" The rows of a picture are the {units}, its columns those of the table."
+    yield picture(
+        "basis", draw_images(stacked, list(each), shape), True, what=what.capitalize(),
+        words=words, names=", ".join(each), some=_some(count, what),
+        colours="Red is more, blue is less than zero." if negative else "Black is most.",
+        shape="" if shape else rows,
+    )  # fmt: skip
 
 
 def draw_images(values: np.ndarray, names: list[str], shape: tuple[int, int] | None) -> Figure:
@@ -232,13 +221,8 @@ def influences(comparison: Comparison, push: str) -> Iterator[Picture]:
     each = compared(comparison, "weights", chiefs(comparison))
     count, size = next(iter(each.values())).shape
     figure = draw_hintons(each, image_shape(comparison, size))
-    yield Picture(
-        "Weights of the hidden units",
-        f"What each unit does to the {push}; the area is the size." + _some(count, "units"),
-        f"Hinton diagrams of {min(count, MOST_UNITS)} units, a row for each of {', '.join(each)}.",
-        figure,
-        pale=True,
-    )
+    facts = {"push": push, "some": _some(count, "units"), "names": ", ".join(each)}
+    yield picture("influences", figure, True, count=min(count, MOST_UNITS), **facts)
 
 
 def layers(comparison: Comparison) -> Iterator[Picture]:
@@ -254,14 +238,10 @@ def layers(comparison: Comparison) -> Iterator[Picture]:
         below = {x: v @ below[x] if number > 1 else v for x, v in turned.items()}
         count, size = next(iter(below.values())).shape
         through = "" if number == 1 else ", through the layers below"
-        yield Picture(
-            f"Layer {number}: what its units turn on",
-            f"How often each unit alone turns an input on{through}: the area of a square; a full "
-            "cell is always." + _some(count, "units"),
-            f"Hinton diagrams of layer {number}, a row for each of {', '.join(below)}.",
-            draw_hintons(below, image_shape(comparison, size), largest=1.0),
-            pale=True,
-        )
+        yield picture(
+            "layer", draw_hintons(below, image_shape(comparison, size), largest=1.0), True,
+            number=number, through=through, some=_some(count, "units"), names=", ".join(below),
+        )  # fmt: skip
         number += 1
 
 
