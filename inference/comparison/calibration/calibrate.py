@@ -20,7 +20,12 @@ from jax import Array, lax, random
 from latentbits.models.data import InputError
 from numpyro.diagnostics import effective_sample_size
 
-from ...baselines.samplers import no_binary_gibbs, no_discrete_gibbs
+from ...baselines.samplers import (
+    binary_gibbs_kernel,
+    discrete_gibbs_kernel,
+    no_binary_gibbs,
+    no_discrete_gibbs,
+)
 from ...evaluation.evidence import likelihood
 from ...evaluation.symmetry import Exchange, Rotation, form_of, symmetries
 from ...reading.anatomy import Anatomy, inspect
@@ -28,14 +33,16 @@ from ...reading.arguments import rows_of
 from ...reading.log_joint import log_shared
 from ...reading.recognition.papers import Known
 from ...types import Params
+from ..judge import in_one_line
 from .many import (
     ManyDraws,
     Trials,
     coverage,
-    many_gibbs,
-    many_nuts,
+    gibbs_kernel,
+    has_coverage,
+    many_chains,
     many_svi,
-    no_coverage,
+    nuts_kernel,
 )
 from .uniformity import LEVEL, p_value, ranks, shape, together
 
@@ -55,7 +62,7 @@ class Bayesian(NamedTuple):
 
     run: Callable[..., ManyDraws]
     thin: int
-    refuses: Callable[[Anatomy], str | None]
+    refuses: Callable[[Anatomy], str | None] = lambda _: None
 
 
 def _rows_unknown(anatomy: Anatomy) -> str | None:
@@ -65,12 +72,17 @@ def _rows_unknown(anatomy: Anatomy) -> str | None:
     return None
 
 
+def _gibbs(bits: Callable, refuses: Callable) -> Bayesian:
+    run = partial(many_chains, partial(gibbs_kernel, bits))
+    return Bayesian(run, THIN_GIBBS, refuses)
+
+
 METHODS: dict[str, Bayesian] = {
-    "NUTS": Bayesian(many_nuts, THIN, lambda _: None),
-    "LatentGibbs": Bayesian(partial(many_gibbs, latent=True), THIN_GIBBS, no_binary_gibbs),
-    "DiscreteGibbs": Bayesian(many_gibbs, THIN_GIBBS, no_discrete_gibbs),
-    "SVI mean_field": Bayesian(many_svi, 1, lambda _: None),
-    "SVI low_rank": Bayesian(partial(many_svi, guide="low_rank"), 1, lambda _: None),
+    "NUTS": Bayesian(partial(many_chains, nuts_kernel), THIN),
+    "LatentGibbs": _gibbs(binary_gibbs_kernel, no_binary_gibbs),
+    "DiscreteGibbs": _gibbs(discrete_gibbs_kernel, no_discrete_gibbs),
+    "SVI mean_field": Bayesian(many_svi, 1),
+    "SVI low_rank": Bayesian(partial(many_svi, guide="low_rank"), 1),
     "SVI flow": Bayesian(partial(many_svi, guide="flow", num_steps=2000), 1, _rows_unknown),
 }
 
@@ -160,8 +172,8 @@ def calibrate(
             kept = jax.tree.map(lambda x: x[:, method.thin - 1 :: method.thin], draws.params)  # noqa: B023
             sampled = {x: np.asarray(v) for x, v in over_trials(kept, trials.data).items()}
         except Exception as error:  # the others go on
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
-            failed[name] = f"failed after {time.perf_counter() - began:.0f} s: {reason[:300]}"
+            seconds = time.perf_counter() - began
+            failed[name] = f"failed after {seconds:.0f} s: {in_one_line(error, 300)}"
             continue
         ranked = {x: _rank(truth[x], sampled[x]) for x in varying}
         judged[name] = Judged(
@@ -174,7 +186,7 @@ def calibrate(
     if not judged:
         raise InputError(f"no method finished: {failed}")
     table = None
-    if "NUTS" in judged and not no_coverage(trials.model, trials.data[0], **trials.kwargs):
+    if "NUTS" in judged and has_coverage(trials.model, trials.data[0], **trials.kwargs):
         table = coverage(
             trials.model, key_fit, trials.truth, trials.data, judged["NUTS"].draws, **trials.kwargs
         )

@@ -14,6 +14,7 @@ definite has no interval, and what has no interval does not hold the truth.
 from __future__ import annotations
 
 import inspect as python
+import itertools
 from collections.abc import Callable
 from functools import partial
 from statistics import NormalDist
@@ -29,12 +30,6 @@ from numpyro import handlers
 from numpyro.infer import NUTS, SVI, Trace_ELBO
 from numpyro.infer.mcmc import MCMCKernel
 
-from ...baselines.samplers import (
-    binary_gibbs_kernel,
-    discrete_gibbs_kernel,
-    no_binary_gibbs,
-    no_discrete_gibbs,
-)
 from ...baselines.starts import climbs_of, differentiable
 from ...baselines.variational import GUIDES, STEP_SIZES
 from ...evaluation.standard_errors import many_standard_errors
@@ -45,7 +40,7 @@ from ...files.output import words
 from ...methods.continuous.factor_em import canonical
 from ...methods.continuous.opening import FORMS
 from ...methods.continuous.quadrature import QuadratureEM
-from ...reading.anatomy import Anatomy, ProgramError, inspect
+from ...reading.anatomy import Anatomy, inspect
 from ...reading.recognition.papers import Known
 from ...running.contract import follow
 from ...types import Params
@@ -63,34 +58,57 @@ class ManyDraws(NamedTuple):
     diverging: Array  # (num_sets, num_samples), False where a method knows no divergence
 
 
-def many_nuts(
-    model: Callable, rng_key: Array, data: Array, *, num_samples: int = 300, **kwargs: Any
-) -> ManyDraws:
-    """NUTS on all continuous sites, discrete latents summed out, for each of ``data[i]``."""
-    anatomy = inspect(model, (data[0],), kwargs)
-
-    def kernel() -> MCMCKernel:
-        return NUTS(differentiable(model, anatomy), max_tree_depth=MAX_TREE_DEPTH)
-
-    return _sample(kernel, model, anatomy, rng_key, data, num_samples, kwargs)
+def nuts_kernel(model: Callable, anatomy: Anatomy) -> MCMCKernel:
+    """NUTS on all continuous sites, discrete latents summed out."""
+    return NUTS(differentiable(model, anatomy), max_tree_depth=MAX_TREE_DEPTH)
 
 
-def many_gibbs(
-    model: Callable, rng_key: Array, data: Array, *, num_samples: int = 300, latent: bool = False,
+def gibbs_kernel(bits: Callable, model: Callable, anatomy: Anatomy) -> MCMCKernel:
+    """NUTS for the parameters in turn with a kernel for the bits.
+
+    :param bits: `discrete_gibbs_kernel`, NumPyro's own, or `binary_gibbs_kernel`, `LatentGibbs`.
+    """
+    others = NUTS(model, find_heuristic_step_size=False, max_tree_depth=MAX_TREE_DEPTH)
+    return bits(model, anatomy, others)
+
+
+def many_chains(
+    kernel_of: Callable[[Callable, Anatomy], MCMCKernel],
+    model: Callable,
+    rng_key: Array,
+    data: Array,
+    *,
+    num_samples: int = 300,
     **kwargs: Any,
-) -> ManyDraws:  # fmt: skip
-    """NumPyro's own `DiscreteGibbs`, and NUTS for the parameters, for each of ``data[i]``.
+) -> ManyDraws:
+    """A chain for each of ``data[i]``.
 
-    :param latent: `LatentGibbs` for the bits.
+    :param kernel_of: from the program and its anatomy to the kernel.
     """
     anatomy = inspect(model, (data[0],), kwargs)
-    problem = (no_binary_gibbs if latent else no_discrete_gibbs)(anatomy)
-    if problem is not None:
-        raise ProgramError(problem)
-    others = NUTS(model, find_heuristic_step_size=False, max_tree_depth=MAX_TREE_DEPTH)
-    bits = binary_gibbs_kernel if latent else discrete_gibbs_kernel
-    make = lambda: bits(model, anatomy, others)  # noqa: E731
-    return _sample(make, model, anatomy, rng_key, data, num_samples, kwargs)
+    climbs = climbs_of(model, anatomy)
+
+    def one(key: Array, table: Array) -> ManyDraws:
+        # Kernels keep what they learn at `init`: one for each trace, none outlives it.
+        kernel = kernel_of(model, anatomy)
+        key_start, key = random.split(key)
+        place = None if climbs is None else climbs(key_start, (table,), kwargs)
+        state = kernel.init(key, WARMUP, place, model_args=(table,), model_kwargs=kwargs)
+        finish = kernel.postprocess_fn((table,), kwargs)
+
+        def step(state: Any, _: None) -> tuple[Any, Any]:
+            state = kernel.sample(state, (table,), kwargs)
+            sites = finish(getattr(state, kernel.sample_field))
+            kept = {x: sites[x] for x in anatomy.parameters}  # not the latents of every row
+            parts = [state, *getattr(state, "block_states", ())]
+            flags = [x.diverging for x in parts if hasattr(x, "diverging")]
+            return state, ManyDraws(kept, jnp.any(jnp.array(flags, bool)))
+
+        # One loop for both: what is compiled twice takes twice as long.
+        draws = lax.scan(step, state, None, length=WARMUP + num_samples)[1]
+        return jax.tree.map(lambda x: x[WARMUP:], draws)
+
+    return jax.jit(jax.vmap(one))(random.split(rng_key, len(data)), data)
 
 
 def many_svi(
@@ -131,60 +149,20 @@ def many_svi(
     return jax.jit(jax.vmap(one))(random.split(rng_key, len(data)), data)
 
 
-def _sample(
-    make_kernel: Callable[[], MCMCKernel],
-    model: Callable,
-    anatomy: Anatomy,
-    rng_key: Array,
-    data: Array,
-    num_samples: int,
-    kwargs: dict[str, Any],
-) -> ManyDraws:
-    def one(key: Array, table: Array) -> ManyDraws:
-        # Kernels keep what they learn at `init`: one for each trace, none outlives it.
-        kernel = make_kernel()
-        key_start, key = random.split(key)
-        climbs = climbs_of(model, anatomy)
-        place = None if climbs is None else climbs(key_start, (table,), kwargs)
-        state = kernel.init(key, WARMUP, place, model_args=(table,), model_kwargs=kwargs)
-        finish = kernel.postprocess_fn((table,), kwargs)
-
-        def step(state: Any, _: None) -> tuple[Any, Any]:
-            state = kernel.sample(state, (table,), kwargs)
-            sites = finish(getattr(state, kernel.sample_field))
-            kept = {x: sites[x] for x in anatomy.parameters}  # not the latents of every row
-            return state, ManyDraws(kept, _diverging(state))
-
-        # One loop for both: what is compiled twice takes twice as long.
-        draws = lax.scan(step, state, None, length=WARMUP + num_samples)[1]
-        return jax.tree.map(lambda x: x[WARMUP:], draws)
-
-    return jax.jit(jax.vmap(one))(random.split(rng_key, len(data)), data)
-
-
-def _diverging(state: Any) -> Array:
-    parts = [state, *getattr(state, "block_states", ())]
-    flags = [x.diverging for x in parts if hasattr(x, "diverging")]
-    return jnp.any(jnp.stack(flags)) if flags else jnp.zeros((), bool)
-
-
 LEVELS = (0.5, 0.9, 0.95)
 NUM_STEPS = 60
 NUM_NODES = 15
 """Nodes a dimension: in one dimension, at weights of about one, the error is beyond float32."""
 
 
-def no_coverage(model: Callable, data: Array, **kwargs: Any) -> str | None:
-    """Why there is no such comparison for a program, or None.
+def has_coverage(model: Callable, data: Array, **kwargs: Any) -> bool:
+    """Whether a program has standard errors to count: up to three factors that rotate.
 
     :param data: one table.
     """
     known = form_of(model, ((data,), kwargs))
-    if known is None or known.form not in FORMS:
-        return "standard errors are for programs with factors that rotate"
-    if inspect(model, (data,), kwargs).num_bits > 3:
-        return "quadrature is for up to 3 factors"
-    return None
+    rotates = known is not None and known.form in FORMS
+    return rotates and inspect(model, (data,), kwargs).num_bits <= 3
 
 
 def fit_many(model: Callable, rng_key: Array, data: Array, **kwargs: Any) -> Params:
@@ -242,16 +220,13 @@ def shares(
 
     truth, fitted, draws = bring(truth, fitted, draws)
     out: dict[str, dict[str, Any]] = {"EM ± standard errors": {}, "NUTS quantiles": {}}
-    for site in truth:
-        about, spread = np.asarray(fitted[site]), np.asarray(errors[site])
-        for level in LEVELS:
-            half = NormalDist().inv_cdf(0.5 + level / 2) * spread
-            ends = np.quantile(np.asarray(draws[site]), [0.5 - level / 2, 0.5 + level / 2], axis=1)
-            intervals = {"EM ± standard errors": (about - half, about + half)}
-            intervals["NUTS quantiles"] = (ends[0], ends[1])
-            for name, (lower, upper) in intervals.items():
-                here = out[name].setdefault(site, {})
-                here[f"{100 * level:g} %"] = _share(np.asarray(truth[site]), lower, upper)
+    for site, level in itertools.product(truth, LEVELS):
+        half = NormalDist().inv_cdf(0.5 + level / 2) * np.asarray(errors[site])
+        about = np.asarray(fitted[site])
+        ends = np.quantile(np.asarray(draws[site]), [0.5 - level / 2, 0.5 + level / 2], axis=1)
+        for name, (lower, upper) in zip(out, ((about - half, about + half), ends), strict=True):
+            here = out[name].setdefault(site, {})
+            here[f"{100 * level:g} %"] = _share(np.asarray(truth[site]), lower, upper)
     return out
 
 
@@ -263,13 +238,13 @@ def _share(truth: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> dict[str,
     >>> coverage["share"], coverage["without"]
     (0.75, 1)
     """
-    known = np.isfinite(upper - lower).reshape(len(truth), -1).all(1)
+    width = (upper - lower).reshape(len(truth), -1)
+    known = np.isfinite(width).all(1)
     held = ((lower <= truth) & (truth <= upper)).reshape(len(truth), -1).mean(1)
-    width = (upper - lower).reshape(len(truth), -1)[known]
     return {
         "share": float(held.mean()),
         "error": float(held.std() / np.sqrt(len(held))),
-        "median_width": float(np.median(width)) if known.any() else float("nan"),
+        "median_width": float(np.median(width[known])) if known.any() else float("nan"),
         "trials": len(truth),
         "without": int((~known).sum()),
     }
@@ -289,12 +264,9 @@ class Trials(NamedTuple):
 def setting_of(name: str, given: dict[str, Any]) -> Setting:
     """The setting of a program; `given` has sizes that a person wants otherwise."""
     setting = CARDS[name].calibrate() if name in CARDS else Setting(60, None, {}, {})
-    given = dict(given)
-    num_data = given.pop("num_data", setting.num_data)
-    num_features = given.pop("num_features", setting.num_features)
-    return setting._replace(
-        num_data=num_data, num_features=num_features, sizes={**setting.sizes, **given}
-    )
+    counts = {x: given[x] for x in ("num_data", "num_features") if x in given}
+    sizes = {x: v for x, v in given.items() if x not in counts}
+    return setting._replace(**counts, sizes={**setting.sizes, **sizes})
 
 
 def simulate(name: str, setting: Setting, num_trials: int, rng_key: Array) -> Trials:

@@ -163,7 +163,6 @@ def _counts(ranked: np.ndarray, steps: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=4)
 def _chain(num_trials: int, num_ranks: int) -> _Chain:
-    from scipy.special import gammaln, xlogy
     from scipy.stats import binom
 
     steps = _steps(num_trials, num_ranks)
@@ -172,11 +171,8 @@ def _chain(num_trials: int, num_ranks: int) -> _Chain:
     count = np.arange(num_trials + 1)
     # From m below to n below: n − m of the N − m that are left.
     left, new = num_trials - count[:, None], count[None, :] - count[:, None]
-    possible = np.where(new >= 0, new, 0)
-    choices = gammaln(left + 1) - gammaln(possible + 1) - gammaln(left - possible + 1)
-    rise = ((points - before) / (1.0 - before))[:, None, None]
-    log_moves = choices + xlogy(possible, rise) + xlogy(left - possible, 1.0 - rise)
-    moves = np.where(new >= 0, np.exp(log_moves), 0.0)
+    rise = (points - before) / (1.0 - before)
+    moves = binom.pmf(new, left, rise[:, None, None])
     below = binom.cdf(count, num_trials, points[:, None])
     above = binom.sf(count - 1, num_trials, points[:, None])
     return _Chain(steps, np.minimum(1.0, 2.0 * np.minimum(below, above)), moves)
