@@ -46,8 +46,7 @@ def main(namespace: argparse.Namespace) -> int:
     json_file = check_output("--json", namespace.json)
     picture = check_output("--figure", namespace.figure, FIGURES)
 
-    from ..comparison.calibration.calibrate import calibrate, chosen
-    from ..comparison.calibration.many import setting_of, simulate
+    from ..comparison.calibration.calibrate import calibrate, chosen, setting_of, simulate
 
     wanted = None if namespace.methods is None else namespace.methods.split(",")
     key_trials, key_methods = random.split(random.key(namespace.seed))

@@ -18,18 +18,16 @@ from inference.cli import main
 from inference.comparison.calibration import calibrate as calibrate_module
 from inference.comparison.calibration.calibrate import (
     METHODS,
+    NUM_NODES,
     Bayesian,
     Calibration,
     Judged,
-    Ranked,
-    chosen,
-    of_parameters,
-)
-from inference.comparison.calibration.many import (
-    NUM_NODES,
     ManyDraws,
+    Ranked,
     Trials,
+    chosen,
     fit_many,
+    of_parameters,
     setting_of,
     shares,
 )

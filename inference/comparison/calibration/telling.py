@@ -57,8 +57,7 @@ JUDGED = ("p_value", "seconds", "diverging", "stuck", "lost")
 
 def summary(calibration: Calibration) -> dict[str, Any]:
     """The numbers, as JSON has them."""
-    from .calibrate import NUM_DRAWS
-    from .many import describe
+    from .calibrate import NUM_DRAWS, describe
 
     trials = calibration.trials
     return {
