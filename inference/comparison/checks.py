@@ -24,6 +24,7 @@ not finished  the budget ended it, and all that its checks find wrong is what mo
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from typing import Any
 
 from ..evaluation.standard_errors import undetermined_words
@@ -36,6 +37,47 @@ RHAT, RHAT_PARAMETERS, ESS, GAP, MISSED = 1.01, 1.05, 400.0, 0.1, 0.01
 FEWEST_DRAWS = 4
 """Of each chain: half of it has two, of which a variance can be taken (ArviZ asks for as many)."""
 RULES = __doc__.split("\n\n", 1)[1]
+
+Row = dict[str, Any]
+"""What is known of one method: numbers and words by name."""
+
+
+def _above(limit: float | Callable[[Row], float]) -> Callable[[Any, Row], bool]:
+    """Whether a value is above a limit, or no number."""
+    return lambda value, row: not value <= (limit(row) if callable(limit) else limit)
+
+
+def _overfit(row: Row) -> float:
+    """How far below the maximum the truth itself may lie, in nats per row."""
+    return max(GAP, row.get("overfit", 0.0))
+
+
+CHECKS: dict[str, tuple[str, Callable[[Any, Row], bool]]] = {
+    "few_draws": ("too few draws for R̂ and an effective sample size: {few_draws} per chain",
+                  lambda *_: True),
+    "rhat": ("R̂ of the log joint {rhat:.3f}", _above(RHAT)),
+    "rhat_parameters": ("R̂ of the parameters {rhat_parameters:.2f} after relabelling",
+                        _above(RHAT_PARAMETERS)),
+    "divergences": ("{divergences:.0f} divergences", _above(0)),
+    "score_error": ("its score is known to ± {score_error:.3f} nats per row only", _above(CLOSE)),
+    "pareto_k": ("Pareto k̂ {pareto_k:.2f}",
+                 _above(lambda row: good_k(row.get("num_scored", 1000)))),
+    "missed_mass": ("at least {missed_mass:.1%} of the posterior mass missed", _above(MISSED)),
+    "remaining": ("stopped with about {remaining:.3f} nats per row left to gain", _above(CLOSE)),
+    "train_behind": ("{train_behind:.2f} nats per row below the likelihood that another found on "
+                     "the training rows", _above(_overfit)),
+    "posterior_behind": ("{posterior_behind:.2f} nats per row below the posterior density that "
+                         "another found", _above(_overfit)),
+    "bound_gap": ("a bound {gap:.2f} nats per row {side} the evidence",
+                  lambda gap, _: not abs(gap) <= GAP),
+    "undetermined": ("{directions}", lambda count, _: bool(count)),
+    "floor": ("{floor}", lambda words, _: bool(words)),
+    "ess_bulk": ("{ess_bulk:.0f} effective draws", lambda draws, _: not draws >= ESS),
+    "starts_near": ("1 of {starts} starts ended there, the next {starts_behind:.3f} nats per row "
+                    "behind", lambda near, _: near == 1),
+}  # fmt: skip
+"""Entry of a row -> what is wrong with it in words, and when it is; an entry that a row has not, or
+that is None, is not checked."""
 
 
 class Status(enum.Enum):
@@ -70,64 +112,32 @@ class Standing(enum.Enum):
         return self in (Standing.NOT_FINISHED, Standing.FAILS)
 
 
-def doubts(row: dict[str, Any]) -> list[str]:
-    """What the checks of a result find wrong, in words.
+def problems(row: Row) -> dict[str, str]:
+    """What the checks of a result find wrong, in words, by the entry of the row that shows it.
 
-    >>> doubts({"kind": "point", "bound_gap": -5.0})
-    ['a bound 5.00 nats per row above the evidence']
+    >>> problems({"kind": "point", "bound_gap": -5.0})
+    {'bound_gap': 'a bound 5.00 nats per row above the evidence'}
+    """
+    gap = row.get("bound_gap") or 0.0
+    facts = {**row, "gap": abs(gap), "side": "above" if gap < 0 else "below"}
+    facts["directions"] = undetermined_words(row["undetermined"]) if row.get("undetermined") else ""
+    return {
+        entry: words.format_map(facts)
+        for entry, (words, wrong) in CHECKS.items()
+        if row.get(entry) is not None and wrong(row[entry], row)
+    }
+
+
+def doubts(row: Row) -> list[str]:
+    """The same without the entries.
+
     >>> doubts({"kind": "sampler", "few_draws": 3})
     ['too few draws for R̂ and an effective sample size: 3 per chain']
     """
-    return list(_problems(row).values())
+    return list(problems(row).values())
 
 
-def _problems(row: dict[str, Any]) -> dict[str, str]:
-    """The same, by the entry of the row that shows it."""
-    problems: dict[str, str] = {}
-    if row.get("few_draws") is not None:
-        problems["few_draws"] = too_few(row)[0]
-    for key, limit, words in (
-        ("rhat", RHAT, "R̂ of the log joint {:.3f}"),
-        ("rhat_parameters", RHAT_PARAMETERS, "R̂ of the parameters {:.2f} after relabelling"),
-        ("divergences", 0, "{:.0f} divergences"),
-        ("score_error", CLOSE, "its score is known to ± {:.3f} nats per row only"),
-        ("pareto_k", good_k(row.get("num_scored", 1000)), "Pareto k̂ {:.2f}"),
-        ("missed_mass", MISSED, "at least {:.1%} of the posterior mass missed"),
-        ("remaining", CLOSE, "stopped with about {:.3f} nats per row left to gain"),
-        ("train_behind", max(GAP, row.get("overfit", 0.0)), "{:.2f} nats per row below the "
-         "likelihood that another found on the training rows"),
-        ("posterior_behind", max(GAP, row.get("overfit", 0.0)), "{:.2f} nats per row below the "
-         "posterior density that another found"),
-    ):  # fmt: skip
-        value = row.get(key)
-        if value is not None and not value <= limit:  # also when NaN
-            problems[key] = words.format(value)
-    gap = row.get("bound_gap")
-    if gap is not None and not abs(gap) <= GAP:
-        side = "above" if gap < 0 else "below"
-        problems["bound_gap"] = f"a bound {abs(gap):.2f} nats per row {side} the evidence"
-    if row.get("undetermined"):
-        problems["undetermined"] = undetermined_words(row["undetermined"])
-    if row.get("floor"):
-        problems["floor"] = row["floor"]
-    if row.get("ess_bulk") is not None and not row["ess_bulk"] >= ESS:
-        problems["ess_bulk"] = f"{row['ess_bulk']:.0f} effective draws"
-    if row.get("starts_near") == 1:
-        problems["starts_near"] = (
-            f"1 of {row['starts']} starts ended there, the next {row['starts_behind']:.3f} nats "
-            "per row behind"
-        )
-    return problems
-
-
-def too_few(row: dict[str, Any]) -> list[str]:
-    """Whether a sampler has too few draws to be diagnosed, in words."""
-    if row.get("few_draws") is None:
-        return []
-    return [f"too few draws for R̂ and an effective sample size: {row['few_draws']} per chain"]
-
-
-def in_words(row: dict[str, Any], stands: Standing) -> str:
+def in_words(row: Row, stands: Standing) -> str:
     """What the checks say, and what they do not.
 
     >>> in_words({"information_unknown": "too large a table"}, Standing.PASSES)
@@ -141,7 +151,7 @@ def in_words(row: dict[str, Any], stands: Standing) -> str:
     return stands.value + (", but its information was not checked" if unknown else "")
 
 
-def _mendable(row: dict[str, Any]) -> set[str]:
+def _mendable(row: Row) -> set[str]:
     """What more time would mend of a result that the budget ended; of another, nothing."""
     if row.get("status") != Status.OUT_OF_BUDGET.value:
         return set()
@@ -155,7 +165,7 @@ def _mendable(row: dict[str, Any]) -> set[str]:
     return {"remaining", "starts_near"} | behind
 
 
-def standing(row: dict[str, Any]) -> Standing:
+def standing(row: Row) -> Standing:
     """What the checks say of a result.
 
     >>> standing({"kind": "point", "starts": 4, "starts_near": 3}).name
@@ -164,9 +174,9 @@ def standing(row: dict[str, Any]) -> Standing:
     >>> standing(late).name, standing({**late, "divergences": 2}).name
     ('NOT_FINISHED', 'FAILS')
     """
-    problems = set(_problems(row))
-    if problems:
-        return Standing.NOT_FINISHED if problems <= _mendable(row) else Standing.FAILS
+    wrong = set(problems(row))
+    if wrong:
+        return Standing.NOT_FINISHED if wrong <= _mendable(row) else Standing.FAILS
     if row["kind"] == "point":
         several = row.get("starts", 1) > 1 or row.get("start_free", False)
         return Standing.PASSES if several else Standing.ONE_START

@@ -23,7 +23,7 @@ from ..baselines.laplace import laplace
 from ..baselines.samplers import Draws, nuts
 from ..reading.anatomy import inspect
 from ..types import Arguments
-from .checks import RHAT, doubts, too_few
+from .checks import RHAT, doubts, problems
 from .contenders import contenders
 from .judge import Judged, chains, judge
 from .scoring import Field, every
@@ -167,7 +167,9 @@ def strict_doubts(row: dict[str, Any]) -> list[str]:
         ("ess_tail", "{:.0f} effective draws in the tail", lambda x: x >= ESS),
         ("divergences", "{} divergences", lambda x: not x),
     )
-    return too_few(row) or [w.format(row[x]) for x, w, holds in limits if not holds(row[x])]
+    if row.get("few_draws") is not None:
+        return [problems(row)["few_draws"]]
+    return [words.format(row[x]) for x, words, holds in limits if not holds(row[x])]
 
 
 def of_the_run(
