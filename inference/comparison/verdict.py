@@ -23,52 +23,57 @@ from typing import Any
 import numpy as np
 
 from . import checks
-from .checks import CLOSE, Standing, Status, in_words, standing
+from .checks import CLOSE, Row, Standing, Status, in_words, standing
 
 RULES = __doc__.split("\n\n", 1)[1] + "\n" + checks.RULES
 TIE = 1.5
 """Times as long that the other side needs at least where one wins."""
 MOST_NAMED = 8
 """Methods that one clause of the headline names."""
+SIDES = {True: "bespoke", False: "generic"}
 
-
-def paired(best: np.ndarray, other: np.ndarray) -> tuple[float, float]:
-    """Mean and standard error of the row-by-row difference."""
-    difference = np.asarray(best) - np.asarray(other)
-    return float(difference.mean()), float(difference.std(ddof=1) / np.sqrt(len(difference)))
+Rows = dict[str, Row]
+"""Method -> what is known of it."""
 
 
 def settle(
-    rows: dict[str, dict[str, Any]],
-    held_out: dict[str, np.ndarray],
-    paths: dict,
-    best: str | None = None,
+    rows: Rows, held_out: dict[str, np.ndarray], paths: dict, best: str | None = None
 ) -> None:
     """Put into the rows what needs all of them: standing, difference from the best, time to it.
 
+    :param held_out: method -> (num_test,) log predictive densities.
+    :param paths: method -> held-out score and its seconds.
     :param best: where it is known already, from several data sets.
     """
     done = [name for name in rows if name in held_out and np.isfinite(rows[name]["held_out"])]
     if not done:
         return
-    _behind_on_training(rows, done)
+    # A point estimate below the highest likelihood that one found on the training rows; a mode
+    # below the highest posterior density, of which it says that it is the maximum.
+    points = [rows[x] for x in done if rows[x]["kind"] == "point" and "train" in rows[x]]
+    density = [row["train"] + row.get("log_prior", -np.inf) for row in points]
+    for row, own in zip(points, density, strict=True):
+        if row.get("posterior_mode"):
+            row["posterior_behind"] = max(density) - own
+        else:
+            row["train_behind"] = max(x["train"] for x in points) - row["train"]
     stands = {name: standing(rows[name]) for name in done}
-    best = best or _best(rows, stands)
-    top = rows[best]["held_out"]
+    trust = {Standing.PASSES: 2, Standing.ONE_START: 1}
+    best = best or max(done, key=lambda x: (trust.get(stands[x], 0), rows[x]["held_out"]))
     for name in done:
-        row = rows[name]
-        difference, spread = paired(held_out[best], held_out[name])
+        row, (path, clock) = rows[name], paths[name]
+        difference = np.asarray(held_out[best]) - np.asarray(held_out[name])
+        behind, spread = float(difference.mean()), difference.std(ddof=1) / np.sqrt(len(difference))
         noise = [rows[x].get("score_error", 0.0) for x in {best, name}] if name != best else []
-        error = float(np.hypot(spread, np.hypot.reduce(noise) if noise else 0.0))
-        path, clock = paths[name]
+        error = float(np.hypot.reduce([spread, *noise]))
         path = np.append(path[:-1], row["held_out"])  # the end, by all draws
         row |= {
             "standing": stands[name].name,
             "best": name == best,
-            "behind": difference,
+            "behind": behind,
             "behind_error": error,
-            "as_good": not stands[name].doubted and bool(difference <= max(2 * error, 1e-9)),
-            "seconds_to_best": arrival(path >= top - CLOSE, clock),
+            "as_good": not stands[name].doubted and bool(behind <= max(2 * error, 1e-9)),
+            "seconds_to_best": arrival(path >= rows[best]["held_out"] - CLOSE, clock),
         }
 
 
@@ -94,180 +99,149 @@ def factor(count: int) -> float:
     return 2.0 if count < 2 else float(t.ppf(0.975, count - 1))
 
 
-def _behind_on_training(rows: dict[str, dict[str, Any]], done: list[str]) -> None:
-    """How far each point estimate is below the highest likelihood that one found on its rows; a
-    posterior mode below the highest posterior density, of which it says that it is the maximum."""
-    points = [rows[x] for x in done if rows[x]["kind"] == "point" and "train" in rows[x]]
-    for row in points:
-        if row.get("posterior_mode"):
-            row["posterior_behind"] = max(map(_posterior, points)) - _posterior(row)
-        else:
-            row["train_behind"] = max(x["train"] for x in points) - row["train"]
-
-
-def _posterior(row: dict[str, Any]) -> float:
-    """Log density of the parameters given the training rows, for each of them, up to a constant."""
-    return row["train"] + row.get("log_prior", -np.inf)
-
-
-def _best(rows: dict[str, dict[str, Any]], stands: dict[str, Standing]) -> str:
-    for wanted in (Standing.PASSES, Standing.ONE_START, None):
-        some = [x for x in stands if wanted is None or stands[x] is wanted]
-        if some:
-            return max(some, key=lambda x: rows[x]["held_out"])
-    raise AssertionError("no method is done")
-
-
-def verdict(rows: dict[str, dict[str, Any]]) -> list[tuple[str, str]]:
+def verdict(rows: Rows) -> list[tuple[str, str]]:
     """One sentence a method, the best first: (method, words)."""
-    done = sorted((x for x in rows if "behind" in rows[x]), key=lambda x: rows[x]["behind"])
-    done.sort(key=lambda x: not rows[x]["best"])
-    sentences = [(name, _sentence(name, rows[name])) for name in done]
-    return sentences + [
-        (name, f"{name}: {rows[name]['reason']}.") for name in rows if "behind" not in rows[name]
-    ]
+    done = sorted(
+        (x for x in rows if "behind" in rows[x]),
+        key=lambda x: (not rows[x]["best"], rows[x]["behind"]),
+    )
+    ended = [(name, f"{name}: {'; '.join(_clauses(rows[name]))}.") for name in done]
+    return ended + [(x, f"{x}: {row['reason']}.") for x, row in rows.items() if "behind" not in row]
 
 
-def _sentence(name: str, row: dict[str, Any]) -> str:
+def _clauses(row: Row) -> list[str]:
     stands = Standing[row["standing"]]
     apart = f"{abs(row['behind']):.3f} ± {row['behind_error']:.3f}"
     if row["best"]:
-        first = f"{row['held_out']:.3f} ± {row['held_out_error']:.3f} nats per row"
-        first = first if stands.doubted else f"best with {first}"
+        score = f"{_with_error(row, 'held_out')} nats per row"
+        first = score if stands.doubted else f"best with {score}"
     elif row["as_good"]:
         first = f"as good as the best ({apart} {'behind' if row['behind'] >= 0 else 'ahead'})"
     elif row["behind"] >= 0:
         first = f"{apart} nats per row behind the best"
     else:
         first = f"{apart} nats per row above the best of those to be trusted"
-    words = [first]
-    reached = row["seconds_to_best"]
     if stands.doubted:
-        words = [in_words(row, stands), *words]
-    elif reached is not None:
-        words.append(f"within {CLOSE} nats of it after {_seconds(reached)}")
-    else:
-        words.append(f"not within {CLOSE} nats of it after {_seconds(row['seconds'])}")
-    if not stands.doubted:
-        words.append(in_words(row, stands))
-    return f"{name}: " + "; ".join(words) + "."
+        return [in_words(row, stands), first]
+    near = row["seconds_to_best"] is not None
+    when = f"within {CLOSE} nats of it after {_seconds(_time(row))}"
+    return [first, when if near else f"not {when}", in_words(row, stands)]
 
 
-def headline(rows: dict[str, dict[str, Any]]) -> str:
+def headline(rows: Rows) -> str:
     """Does the paper's own inference beat the generic one here? Of those whose checks pass."""
     done = {x: r for x, r in rows.items() if "behind" in r}
-    unfinished = {x: r for x, r in rows.items() if r.get("status") == Status.INTERRUPTED.value}
     if not done:
         return "No method finished."
+    unfinished = [x for x, r in rows.items() if r.get("status") == Status.INTERRUPTED.value]
     if unfinished:
         ended = _of_some(done) + _not_passing(rows)
         return ended + _named(unfinished, "Interrupted before the end")
     passing, late = _passing(rows), _not_finished(rows)
     if not passing:
-        none = "No method passes its checks" if not late else "No method has passed its checks yet"
+        none = "No method has passed its checks yet" if late else "No method passes its checks"
         return f"{none} here, so none is recommended.{_not_passing(rows)}"
     name = first(rows)
     assert name is not None
     side = bool(passing[name]["bespoke"])
-    other = _first(passing, not side)
+    other = next(iter(_leading(passing, not side)), None)
     alone = other is None or passing[other]["seconds_to_best"] is None
-    kinds = ("generic", "bespoke")
-    words = f"{kinds[side].capitalize()} inference wins here: "
     known = all(rows[x]["bespoke"] == side for x in late)  # what the other side comes to
     if alone and not known:
-        words = f"{kinds[side].capitalize()} inference is first here: "
+        words = f"{SIDES[side].capitalize()} inference is first here: "
     elif alone:
-        words = f"Only {kinds[side]} inference comes within {CLOSE} nats per row of the best: "
+        words = f"Only {SIDES[side]} inference comes within {CLOSE} nats per row of the best: "
     elif winner(rows) is None:
         words = "Neither bespoke nor generic inference wins here: "
-    words += _reaches(name, passing)
+    else:
+        words = f"{SIDES[side].capitalize()} inference wins here: "
+    words += _reaches(passing[name], _leading(passing, side))
     if other is None:
-        none = f" No {kinds[not side]} method passes its checks." if known else ""
+        none = f" No {SIDES[not side]} method passes its checks." if known else ""
         return f"{words}.{none}{_not_passing(rows)}"
-    nearest = f"the nearest {kinds[not side]} method{'' if known else ' that passes its checks'},"
+    nearest = f"the nearest {SIDES[not side]} method{'' if known else ' that passes its checks'},"
     called = f"{other}, {nearest}" if alone else other
     return f"{words}; {called} {_needs(passing[other], passing[name])}.{_not_passing(rows)}"
 
 
-def _passing(rows: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    done = {x: r for x, r in rows.items() if "behind" in r}
-    return {x: r for x, r in done.items() if Standing[r["standing"]] is Standing.PASSES}
+def _passing(rows: Rows) -> Rows:
+    passes = Standing.PASSES.name
+    return {x: r for x, r in rows.items() if "behind" in r and r["standing"] == passes}
 
 
-def _not_finished(rows: dict[str, dict[str, Any]]) -> list[str]:
+def _not_finished(rows: Rows) -> list[str]:
     """Whom the budget ended with all else in order, also before a first draw."""
     return [x for x, r in rows.items() if r.get("standing") == Standing.NOT_FINISHED.name]
 
 
-def first(rows: dict[str, dict[str, Any]]) -> str | None:
-    """The method that the headline names first, if any passes its checks."""
-    passing = _passing(rows)
-    near = [r for r in passing.values() if r["seconds_to_best"] is not None]
-    earliest = min(near, key=lambda r: r["seconds_to_best"], default=None)
-    return None if earliest is None else _first(passing, earliest["bespoke"])
+def _earliest(passing: Rows, side: bool) -> float:
+    """When the first method of a side was near the best for good; infinite if none was."""
+    mine = [r["seconds_to_best"] for r in passing.values() if r["bespoke"] == side]
+    return min((x for x in mine if x is not None), default=np.inf)
 
 
-def winner(rows: dict[str, dict[str, Any]]) -> bool | None:
-    """Whether bespoke inference was first within 0.01 nats of the best, of those that pass.
-
-    None: neither side was, by a margin that another seed leaves alone.
-    """
-    near = [r for r in _passing(rows).values() if r["seconds_to_best"] is not None]
-    times = {side: [r["seconds_to_best"] for r in near if r["bespoke"] == side]
-             for side in (True, False)}  # fmt: skip
-    ours, theirs = (min(times[side], default=np.inf) for side in (True, False))
-    if max(ours, theirs) < TIE * min(ours, theirs) or not near:
-        return None
-    return bool(ours < theirs)
-
-
-def _level(passing: dict[str, dict[str, Any]], side: bool) -> list[str]:
-    """Of a side the first to come near the best and stay, with those that another seed puts first.
+def _leading(passing: Rows, side: bool) -> list[str]:
+    """Of a side the first to come near the best, with those that another seed puts first; where
+    none comes near, the nearest alone.
 
     One that is only just near comes last: on other data it need not be.
     """
     mine = {x: r for x, r in passing.items() if r["bespoke"] == side}
     near = {x: r["seconds_to_best"] for x, r in mine.items() if r["seconds_to_best"] is not None}
-    earliest = min(near.values(), default=np.inf)
+    if not near:
+        return sorted(mine, key=lambda x: mine[x]["behind"])[:1]
+    earliest = min(near.values())
     level = [x for x, seconds in near.items() if seconds == earliest or seconds < TIE * earliest]
     return sorted(level, key=lambda x: (mine[x]["behind"] > CLOSE / 2, near[x]))
 
 
-def _first(passing: dict[str, dict[str, Any]], side: bool) -> str | None:
-    """Of a side the one to come near the best first; where none does, the nearest."""
-    mine = {x: r for x, r in passing.items() if r["bespoke"] == side}
-    level = _level(passing, side) or sorted(mine, key=lambda x: mine[x]["behind"])
-    return level[0] if level else None
+def first(rows: Rows) -> str | None:
+    """The method that the headline names first, if any passes its checks."""
+    passing = _passing(rows)
+    side = min(SIDES, key=lambda side: _earliest(passing, side))
+    return _leading(passing, side)[0] if _earliest(passing, side) < np.inf else None
 
 
-def _reaches(name: str, passing: dict[str, dict[str, Any]]) -> str:
+def winner(rows: Rows) -> bool | None:
+    """Whether bespoke inference was first within 0.01 nats of the best, of those that pass.
+
+    None: neither side was, by a margin that another seed leaves alone.
+    """
+    ours, theirs = (_earliest(_passing(rows), side) for side in SIDES)
+    level = max(ours, theirs) < TIE * min(ours, theirs) or min(ours, theirs) == np.inf
+    return None if level else bool(ours < theirs)
+
+
+def _reaches(row: Row, level: list[str]) -> str:
     """The first of a side with its numbers, together with those that another seed puts first."""
-    row = passing[name]
-    level = _level(passing, row["bespoke"])
     several = len(level) > 1
-    names = f"{', '.join(level[:-1])} and {level[-1]}" if several else name
+    names = f"{', '.join(level[:-1])} and {level[-1]}" if several else level[0]
     seconds = _seconds(row["seconds_to_best"])
     if row.get("excess") is None:
         verb = "come" if several else "comes"
         return f"{names} {verb} within {CLOSE} nats per row of the best in {seconds}"
     verb = "reach" if several else "reaches"
-    return f"{names} {verb} {_excess(row)} nats per row of the truth in {seconds}"
+    return f"{names} {verb} {_with_error(row, 'excess')} nats per row of the truth in {seconds}"
 
 
-def _needs(row: dict[str, Any], first: dict[str, Any]) -> str:
-    near = row["seconds_to_best"] is not None
-    seconds = row["seconds_to_best"] if near else row["seconds"]
-    ratio = seconds / max(first["seconds_to_best"], 1e-9)
-    words = f"needs {_seconds(seconds)}"
-    words += f" ({_times(ratio)} times as long)" if ratio >= 1 else ""
+def _needs(row: Row, first: Row) -> str:
+    ratio = _time(row) / max(first["seconds_to_best"], 1e-9)
+    times = f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.2g}"
+    words = f"needs {_seconds(_time(row))}" + (f" ({times} times as long)" if ratio >= 1 else "")
     if row.get("excess") is not None:
-        return f"{words} and reaches {_excess(row)}"
-    behind = f"{row['behind']:.3f} ± {row['behind_error']:.3f}"
-    return words if near else f"{words} and ends {behind} behind"
+        return f"{words} and reaches {_with_error(row, 'excess')}"
+    far = row["seconds_to_best"] is None
+    return f"{words} and ends {_with_error(row, 'behind')} behind" if far else words
 
 
-def _excess(row: dict[str, Any]) -> str:
-    return f"{row['excess']:.3f} ± {row['excess_error']:.3f}"
+def _time(row: Row) -> float:
+    """Seconds until a method was near the best; if it never was, all that it ran."""
+    near = row["seconds_to_best"] is not None
+    return row["seconds_to_best"] if near else row["seconds"]
+
+
+def _with_error(row: Row, entry: str) -> str:
+    return f"{row[entry]:.3f} ± {row[f'{entry}_error']:.3f}"
 
 
 def certainty(about: dict[str, Any]) -> str:
@@ -276,45 +250,46 @@ def certainty(about: dict[str, Any]) -> str:
     >>> certainty({"replicates": 5, "contested": 5, "agree": 4, "fresh": True})
     'The verdict is the same on 4 of 5 data sets; ± is the standard error over them.'
     """
-    count, checked = about.get("replicates", 1), about.get("checked", 0)
-    more = f" Quick methods were checked on {checked} of them." if checked > count else ""
-    return _certainty(about, count) + more
-
-
-def _certainty(about: dict[str, Any], count: int) -> str:
+    count = about.get("replicates", 1)
     if count < 2:
-        return "From one data set: ± is the standard error over the rows that judge."
-    sets = "data sets" if about["fresh"] else "choices of the rows held out"
-    agree, contested = about["agree"], about.get("contested", count)
-    same = f"The verdict is the same on {agree} of"
-    if contested == count:
-        return f"{same} {count} {sets}; ± is the standard error over them."
-    if contested > 1:
-        return (
-            f"{same} the {contested} {sets} on which methods of both sides ran; ± is the standard "
-            f"error over all {count}."
-        )
-    return (
-        f"Methods of one side alone passed on the first of {count} {sets}, and only these ran on "
-        "the others: they do not test the verdict. ± is the standard error over all."
-    )
+        words = "From one data set: ± is the standard error over the rows that judge."
+    else:
+        sets = "data sets" if about["fresh"] else "choices of the rows held out"
+        contested = about.get("contested", count)
+        same = f"The verdict is the same on {about['agree']} of"
+        if contested == count:
+            words = f"{same} {count} {sets}; ± is the standard error over them."
+        elif contested > 1:
+            words = (
+                f"{same} the {contested} {sets} on which methods of both sides ran; ± is the "
+                f"standard error over all {count}."
+            )
+        else:
+            words = (
+                f"Methods of one side alone passed on the first of {count} {sets}, and only these "
+                "ran on the others: they do not test the verdict. ± is the standard error over all."
+            )
+    checked = about.get("checked", 0)
+    more = f" Quick methods were checked on {checked} of them." if checked > count else ""
+    return words + more
 
 
-def cut_short(rows: dict[str, dict[str, Any]], about: dict[str, Any]) -> str:
+def cut_short(rows: Rows, about: dict[str, Any]) -> str:
     """Whom the budget alone may have kept from passing: how much it buys depends on the machine.
 
     >>> rows = {"NUTS": {"status": "out of budget"}, "EM": {"status": "done"}}
     >>> cut_short(rows, {"budget": 20.0})
     ' Ended by the budget of 20 s on this machine, and not passing: NUTS.'
     """
-    passing, late = _passing(rows), Status.OUT_OF_BUDGET.value
-    names = [x for x, r in rows.items() if r.get("status") == late and x not in passing]
-    budget = about.get("budget")
-    said = f"Ended by the budget of {budget:g} s on this machine, and not passing" if names else ""
+    late = [x for x, r in rows.items() if r.get("status") == Status.OUT_OF_BUDGET.value]
+    names = [x for x in late if x not in _passing(rows)]
+    if not names:
+        return ""
+    said = f"Ended by the budget of {about['budget']:g} s on this machine, and not passing"
     return _named(names, said)
 
 
-def _of_some(done: dict[str, dict[str, Any]]) -> str:
+def _of_some(done: Rows) -> str:
     """What can be said where others might have been better: who is best of those that ended."""
     best = next(x for x, r in done.items() if r["best"])
     words = f"Of the {len(done)} methods that ended, {best} is best"
@@ -325,19 +300,24 @@ def _of_some(done: dict[str, dict[str, Any]]) -> str:
     return f"{words}; of the others nothing is known."
 
 
-def _not_passing(rows: dict[str, dict[str, Any]]) -> str:
+def _not_passing(rows: Rows) -> str:
     """Who fails, is not finished, cannot be judged by one start, or has no result, by name."""
-    done = {x: r for x, r in rows.items() if "behind" in r}
-    words, late = "", _not_finished(rows)
-    aside = {Standing.FAILS: "Failing their checks", Standing.ONE_START: "One start only"}
-    for stands, said in aside.items():
-        names = [x for x, r in done.items() if Standing[r["standing"]] is stands]
-        words += _named(names, said)
-    words += _named(late, "Not finished when the budget ended")
-    ended = {x.value for x in (Status.OUT_OF_BUDGET, Status.FAILED, Status.DIVERGED,
-                               Status.DOES_NOT_FIT)}  # fmt: skip
-    none = [x for x, r in rows.items() if "behind" not in r and r.get("status") in ended]
-    return words + _named([x for x in none if x not in late], "Without a result")
+    late = _not_finished(rows)
+    failed = (Status.OUT_OF_BUDGET, Status.FAILED, Status.DIVERGED, Status.DOES_NOT_FIT)
+    without = [
+        x for x, r in rows.items()
+        if "behind" not in r and r.get("status") in {y.value for y in failed} and x not in late
+    ]  # fmt: skip
+
+    def standing_at(stands: Standing) -> list[str]:
+        return [x for x, r in rows.items() if "behind" in r and r["standing"] == stands.name]
+
+    return (
+        _named(standing_at(Standing.FAILS), "Failing their checks")
+        + _named(standing_at(Standing.ONE_START), "One start only")
+        + _named(late, "Not finished when the budget ended")
+        + _named(without, "Without a result")
+    )
 
 
 def _named(some: Iterable[str], said: str) -> str:
@@ -349,7 +329,3 @@ def _named(some: Iterable[str], said: str) -> str:
 
 def _seconds(value: float) -> str:
     return f"{value:.2g} s" if value < 10 else f"{value:.0f} s"
-
-
-def _times(ratio: float) -> str:
-    return f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.2g}"
