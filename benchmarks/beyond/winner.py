@@ -11,10 +11,9 @@ import numpy as np
 from jax import random
 from latentbits.models.data import InputError
 
-from inference.comparison.columns import summary
 from inference.comparison.compare import Comparison, compare
 from inference.comparison.replicates import repeat
-from inference.comparison.verdict import TIE, first
+from inference.comparison.verdict import TIE, first, summary
 from inference.files.cards import CARDS, example, known_of
 from inference.files.output import read_json
 from inference.papers.experiment import Option, Outcome, Page, experiment

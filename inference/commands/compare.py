@@ -13,8 +13,8 @@ import numpy as np
 from jax import random
 from latentbits.models.data import InputError, Table
 
-from ..comparison.columns import lines, summary
 from ..comparison.side_by_side import Workers
+from ..comparison.verdict import lines, summary
 from ..files.catalogue import find_program
 from ..files.option import SEED, Option, add, settled
 from ..files.output import as_json, check_folder, versions, write_whole

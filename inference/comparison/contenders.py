@@ -10,13 +10,14 @@ import dataclasses
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
 import numpy as np
 
 from ..baselines.pacing import BudgetError
-from ..files.catalogue import find_method, methods
+from ..files.catalogue import methods
 from ..reading.anatomy import Anatomy
 from ..reading.arguments import rows_of
 from ..reading.small_scales import ScaleWarning
@@ -78,98 +79,91 @@ TIMED, LITTLE = 5, 0.1
 a factor of two."""
 
 
-def contenders(
-    anatomy: Anatomy, alone: str | None = None
-) -> tuple[dict[str, Contender], dict[str, str]]:
-    """Those that apply, by name, and why the others do not.
-
-    :param alone: no others if this is a method for point estimates that applies: to import them
-        all takes as long as to fit a small table.
-    """
-    one: Any = None if alone is None else find_method(alone)
-    if alone and one and issubclass(one, Algorithm) and _problem(one, anatomy) is None:
-        return {alone: Contender(alone, True, "point", _bespoke(one, anatomy))}, {}
+def contenders(anatomy: Anatomy) -> tuple[dict[str, Contender], dict[str, str]]:
+    """Those that apply, by name, and why the others do not."""
     from ..baselines.samplers import discrete_gibbs, nuts
     from ..baselines.variational import svi
 
-    admitted: dict[str, Contender] = {}
+    admitted: list[Contender] = []
     refused: dict[str, str] = {}
     for name, method in methods().items():
-        reason = _problem(method, anatomy)
+        reason = method.admits(anatomy) if hasattr(method, "admits") else None
+        reason = reason or getattr(method, "why_not_compared", None)
         if reason is not None:
             refused[name] = reason
         elif issubclass(method, Algorithm):
-            admitted[name] = Contender(name, True, "point", _bespoke(method, anatomy))
+            run = partial(_bespoke, method, anatomy, False)
+            admitted.append(Contender(name, True, "point", run))
             if name in WITH_PRIOR:
-                run = _bespoke(method, anatomy, prior=True)
-                admitted[f"{name} MAP"] = Contender(f"{name} MAP", True, "point", run, True)
+                run = partial(_bespoke, method, anatomy, True)
+                admitted.append(Contender(f"{name} MAP", True, "point", run, True))
         elif anatomy.binary:
-            admitted[name] = Contender(name, True, "sampler", _generic(discrete_gibbs, latent=True))
+            run = partial(_generic, partial(discrete_gibbs, latent=True), True)
+            admitted.append(Contender(name, True, "sampler", run))
         else:
             refused[name] = "it is compared on programs with binary latents alone"
-    admitted["NUTS"] = Contender("NUTS", False, "sampler", _generic(nuts))
+    admitted.append(Contender("NUTS", False, "sampler", partial(_generic, nuts, True)))
     for guide in ("mean_field", "low_rank", "flow"):
-        admitted[f"SVI {guide}"] = Contender(
-            f"SVI {guide}", False, "variational", _generic(svi, sampler=False, guide=guide)
-        )
-    mode = _generic(svi, sampler=False, guide="map")
-    admitted["MAP"] = Contender("MAP", False, "point", mode, posterior_mode=True)
-    admitted["DiscreteGibbs"] = Contender(
-        "DiscreteGibbs", False, "sampler", _generic(discrete_gibbs)
-    )
-    return admitted, refused
+        run = partial(_generic, partial(svi, guide=guide), False)
+        admitted.append(Contender(f"SVI {guide}", False, "variational", run))
+    run = partial(_generic, partial(svi, guide="map"), False)
+    admitted.append(Contender("MAP", False, "point", run, posterior_mode=True))
+    run = partial(_generic, discrete_gibbs, True)
+    admitted.append(Contender("DiscreteGibbs", False, "sampler", run))
+    return {x.name: x for x in admitted}, refused
 
 
-def _problem(method: Any, anatomy: Anatomy) -> str | None:
-    """Why a bespoke method does not take part."""
-    reason = method.admits(anatomy) if hasattr(method, "admits") else None
-    return reason or getattr(method, "why_not_compared", None)
+def _generic(
+    function: Callable, sampler: bool, model: Callable, key: Any, arguments: Arguments,
+    limits: Limits,
+) -> tuple[Draws, None]:  # fmt: skip
+    (args, kwargs), (seconds, num_draws, memory) = arguments, limits
+    draws = {"num_warmup": limits.num_warmup, "num_samples": num_draws} if sampler else {}
+    return function(model, key, *args, budget=seconds, memory=memory, **draws, **kwargs), None
 
 
-def _bespoke(method: type[Algorithm], anatomy: Anatomy, prior: bool = False) -> Callable:
-    def run(model: Callable, key: Any, arguments: Arguments, limits: Limits) -> Any:
-        from ..baselines.samplers import Draws
+def _bespoke(
+    method: type[Algorithm], anatomy: Anatomy, prior: bool, model: Callable, key: Any,
+    arguments: Arguments, limits: Limits,
+) -> tuple[Draws, Algorithm]:  # fmt: skip
+    """A run of a point method from several starts; reading the program and compiling apart."""
+    from ..baselines.samplers import Draws
 
-        args, kwargs = arguments
-        began = time.perf_counter()
-        engine: Any = method.of(model, anatomy)
-        engine = dataclasses.replace(engine, prior=True) if prior else engine
-        steps, search = engine.default_steps(anatomy), engine.search
-        searches = search is not None and steps >= search.least_steps
-        alone = searches or engine.starts is Starts.ONE
-        count = 1 if engine.starts is Starts.ONE else NUM_STARTS
-        count = search.num_lineages if search is not None and searches else count
-        if limits.seconds is not None and steps > 1:
-            check_room(engine, key, (args, kwargs), anatomy, limits.seconds, count)
-        runner = engine if alone else Restarts(engine, NUM_STARTS)
-        state, start_seconds = None, 0.0
-        if not searches:  # a search finds its starts by itself
-            state, start_seconds = _begin(runner, key, args, kwargs, steps == 1)
-        ready_seconds = time.perf_counter() - began - start_seconds  # to read the program, compile
-        budget = None if limits.seconds is None else max(0.0, limits.seconds - start_seconds)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ScaleWarning)  # the checks say it
-            result = runner.run(
-                key, steps, *args, progress_bar=False, record=dict, budget=budget,
-                tolerance=None if engine.staged else TOLERANCE, init_state=state, **kwargs,
-            )  # fmt: skip
-        if result.interrupted:  # the comparison ends here too, with what is finished
-            raise KeyboardInterrupt
-        point = {site: np.asarray(value)[None, None] for site, value in result.params.items()}
-        way = {site: np.asarray(value)[:, None] for site, value in result.history.items()}
-        count = len(result.losses)
-        before = start_seconds + result.search_seconds
-        stepping = result.seconds - result.search_seconds
-        times = before + stepping * np.arange(1, count + 1) / count
-        starts = np.asarray(result.state.losses) if runner is not engine else np.empty(0)
-        starts = starts if result.optima is None else result.optima.values
-        draws = Draws(
-            point, {}, np.asarray(result.losses), way, times, start_seconds + result.seconds,
-            ready_seconds + result.compile_seconds, result.reason, result.stop, starts,
+    args, kwargs = arguments
+    began = time.perf_counter()
+    engine: Any = method.of(model, anatomy)
+    engine = dataclasses.replace(engine, prior=True) if prior else engine
+    steps, search, one = engine.default_steps(anatomy), engine.search, engine.starts is Starts.ONE
+    searches = search is not None and steps >= search.least_steps
+    count = search.num_lineages if searches else 1 if one else NUM_STARTS
+    if limits.seconds is not None and steps > 1:
+        check_room(engine, key, arguments, anatomy, limits.seconds, count)
+    runner = engine if searches or one else Restarts(engine, NUM_STARTS)
+    state, start_seconds = None, 0.0
+    if not searches:  # a search finds its starts by itself
+        state, start_seconds = _begin(runner, key, args, kwargs, steps == 1)
+    ready_seconds = time.perf_counter() - began - start_seconds  # to read the program, compile
+    budget = None if limits.seconds is None else max(0.0, limits.seconds - start_seconds)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ScaleWarning)  # the checks say it
+        result = runner.run(
+            key, steps, *args, progress_bar=False, record=dict, budget=budget,
+            tolerance=None if engine.staged else TOLERANCE, init_state=state, **kwargs,
         )  # fmt: skip
-        return draws, engine
-
-    return run
+    if result.interrupted:  # the comparison ends here too, with what is finished
+        raise KeyboardInterrupt
+    starts = np.asarray(result.state.losses) if runner is not engine else np.empty(0)
+    starts = starts if result.optima is None else result.optima.values
+    done, before = len(result.losses), start_seconds + result.search_seconds
+    clock_of_steps = (result.seconds - result.search_seconds) * np.arange(1, done + 1) / done
+    draws = Draws(
+        {site: np.asarray(value)[None, None] for site, value in result.params.items()}, {},
+        np.asarray(result.losses),
+        {site: np.asarray(value)[:, None] for site, value in result.history.items()},
+        before + clock_of_steps, start_seconds + result.seconds,
+        ready_seconds + result.compile_seconds, result.reason, result.stop, starts,
+    )  # fmt: skip
+    return draws, engine
 
 
 def check_room(
@@ -222,32 +216,20 @@ def _begin(
     return state, clock.seconds() - began
 
 
-def _generic(function: Callable, sampler: bool = True, **settings: Any) -> Callable:
-    def run(model: Callable, key: Any, arguments: Arguments, limits: Limits) -> Any:
-        args, kwargs = arguments
-        more: dict[str, Any] = dict(settings)
-        if sampler:
-            more |= {"num_warmup": limits.num_warmup, "num_samples": limits.num_draws}
-        limited = {"budget": limits.seconds, "memory": limits.memory}
-        return function(model, key, *args, **limited, **more, **kwargs), None
-
-    return run
-
-
 def chosen(anatomy: Anatomy, wanted: list[str] | None) -> tuple[list[Contender], dict[str, str]]:
     """The contenders asked for, by default all; and why some do not apply."""
     admitted, refused = contenders(anatomy)
     if wanted is None:
         return list(admitted.values()), refused
-    names = {name.lower().replace("_", " "): name for name in (*admitted, *refused)}
-    picked, out = [], {}
+    names = {_plain(name): name for name in (*admitted, *refused)}
     for word in wanted:
-        name = names.get(word.strip().lower().replace("_", " "))
-        if name is None:
+        if _plain(word) not in names:
             known = ", ".join(sorted(names.values(), key=str.lower))
             raise ValueError(f"there is no method {word.strip()!r}: choose from {known}")
-        if name in refused:
-            out[name] = refused[name]
-        else:
-            picked.append(admitted[name])
-    return picked, out
+    asked = [names[_plain(word)] for word in wanted]
+    picked = [admitted[name] for name in asked if name in admitted]
+    return picked, {name: refused[name] for name in asked if name in refused}
+
+
+def _plain(name: str) -> str:
+    return name.strip().lower().replace("_", " ")

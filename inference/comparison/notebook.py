@@ -59,7 +59,7 @@ class Contest(NamedTuple):
         return Paths(self.comparison)
 
     def _repr_markdown_(self) -> str:
-        from .columns import cells
+        from .verdict import cells
 
         head, *rows = cells(self.comparison)
         lines = [head, ["---", *("--:" for _ in head[1:])], *rows]

@@ -62,7 +62,7 @@ def recommend(
     card, reasons = CARDS.get(name or ""), []
     own = card.method if card else None
     draws = own is not None and getattr(find_method(own), "draws", False)
-    admitted, refused = contenders(anatomy, method or (None if draws else own))
+    admitted, refused = contenders(anatomy)
     chosen = method or own
     if method is None and (draws or own not in admitted):
         chosen = preferred(program, table.values, anatomy, kwargs, admitted)

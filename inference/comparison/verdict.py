@@ -1,4 +1,4 @@
-"""A comparison in words, by stated rules.
+"""A comparison in words, by stated rules; as lines for a terminal and as a manifest.
 
 best        the highest mean held-out log likelihood among those whose checks pass on every data
             set; if none does, among those with one start; else of all
@@ -18,12 +18,15 @@ trusted     its checks pass (below)
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import checks
 from .checks import CLOSE, Row, Standing, Status, in_words, standing
+
+if TYPE_CHECKING:
+    from .compare import Comparison
 
 RULES = __doc__.split("\n\n", 1)[1] + "\n" + checks.RULES
 TIE = 1.5
@@ -31,6 +34,21 @@ TIE = 1.5
 MOST_NAMED = 8
 """Methods that one clause of the headline names."""
 SIDES = {True: "bespoke", False: "generic"}
+
+COLUMNS = {
+    "held_out": ("nats per row", "z.3f"),
+    "excess": ("from the truth", "z.3f"),
+    "behind": ("behind the best", "z.3f"),
+    "compile_seconds": ("compile s", ".1f"),
+    "seconds": ("run s", ".2f"),
+    "seconds_to_best": ("s to 0.01 nats", ".2f"),
+    "rhat": ("R̂", ".2f"),
+    "ess_per_second": ("ESS/s", ".0f"),
+    "recovery": ("recovery", ".3f"),
+}
+"""What the table in a terminal and in a notebook shows: few enough to be read side by side. The
+report and the manifest have all; what fails a check is in the verdict below the table. A last
+column marks methods that are not finished, if any is."""
 
 Rows = dict[str, Row]
 """Method -> what is known of it."""
@@ -329,3 +347,43 @@ def _named(some: Iterable[str], said: str) -> str:
 
 def _seconds(value: float) -> str:
     return f"{value:.2g} s" if value < 10 else f"{value:.0f} s"
+
+
+def summary(comparison: Comparison) -> dict[str, Any]:
+    """The numbers of a comparison, as JSON has them."""
+    return {
+        "model": comparison.model,
+        "headline": comparison.headline,
+        "certainty": comparison.certainty,
+        "verdict": dict(comparison.verdict),
+        "methods": comparison.rows,
+        "about": comparison.about,
+    }
+
+
+def cells(comparison: Comparison) -> list[list[str]]:
+    """The table, a row of headings first, then the methods that have a score, the best first."""
+    rows = comparison.rows
+    done = sorted((x for x in rows if "held_out" in rows[x]), key=lambda x: -rows[x]["held_out"])
+    shown = [c for c in COLUMNS if any(rows[x].get(c) is not None for x in done)]
+    if "excess" in shown:  # of which the one behind the best is a difference
+        shown.remove("behind")
+    late = _not_finished(rows)
+    mark = any(name in late for name in done)
+    table = [["method", *(COLUMNS[c][0] for c in shown), *([""] if mark else [])]]
+    for name in done:
+        line = [name]
+        for column in shown:
+            numbers = [rows[name].get(x) for x in (column, f"{column}_error")]
+            form = COLUMNS[column][1]
+            line.append(" ± ".join(format(x, form) for x in numbers if x is not None))
+        table.append(line + (["not finished" if name in late else ""] if mark else []))
+    return table
+
+
+def lines(comparison: Comparison) -> list[str]:
+    """The table, then the verdict."""
+    from ..files.output import align
+
+    said = (f"  {words}" for _, words in comparison.verdict)
+    return [*align(cells(comparison)), "", comparison.headline, comparison.certainty, *said]

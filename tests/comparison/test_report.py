@@ -11,11 +11,11 @@ from scipy import stats
 
 from inference.cli import main
 from inference.comparison.checks import doubts
-from inference.comparison.columns import lines, summary
 from inference.comparison.files import load_comparison, save_comparison
 from inference.comparison.report.general_figures import as_svg, general_pictures, styles
 from inference.comparison.report.model_figures import chiefs, model_pictures, places
 from inference.comparison.report.page import NUMBER, linked, render
+from inference.comparison.verdict import lines, summary
 from inference.files.cards import CARDS
 from inference.files.figures import house_style
 

@@ -11,10 +11,9 @@ from settled_rows import row, settled
 
 from inference.baselines.samplers import Draws
 from inference.comparison.checks import Standing, Status, doubts, standing
-from inference.comparison.columns import cells
 from inference.comparison.judge import chains, no_row, progress, remaining
 from inference.comparison.reference import strict_doubts
-from inference.comparison.verdict import headline, verdict, winner
+from inference.comparison.verdict import cells, headline, verdict, winner
 
 
 def test_as_good_is_decided_by_paired_differences():
