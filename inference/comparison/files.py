@@ -20,7 +20,7 @@ from ..files.cards import dims_of
 from ..files.netcdf import point_groups, save
 from ..files.predictive import STATISTICS, predictive_groups, statistics
 from .compare import Comparison
-from .judge import Judged
+from .judge import Judged, in_one_line
 from .scoring import every
 
 KIND = "latentbits comparison"
@@ -28,46 +28,37 @@ KIND = "latentbits comparison"
 
 def save_comparison(comparison: Comparison, path: Path) -> None:
     """All that a report shows, in one file."""
-    names = list(comparison.held_out)
     groups: Groups = {}
+    names = list(comparison.held_out)
     if names:
-        width = max(len(comparison.paths[x][0]) for x in names)
-        times = np.full((len(names), 2, width), np.nan)
+        width = max(len(score) for score, _ in comparison.paths.values())
+        times = np.full((2, len(names), width), np.nan)
         for i, name in enumerate(names):
-            score, clock = comparison.paths[name]
-            times[i, 0, : len(score)], times[i, 1, : len(clock)] = score, clock
+            times[:, i, : len(comparison.paths[name][0])] = comparison.paths[name]
+            groups[f"params_{i}"] = dataset(comparison.params[name])
+        density = np.stack([comparison.held_out[x] for x in names])
         groups["held_out"] = xr.Dataset(
             {
-                "log_density": (
-                    ("method", "row"),
-                    np.stack([comparison.held_out[x] for x in names]),
-                ),
-                "score": (("method", "time"), times[:, 0]),
-                "seconds": (("method", "time"), times[:, 1]),
+                "log_density": (("method", "row"), density),
+                "score": (("method", "time"), times[0]),
+                "seconds": (("method", "time"), times[1]),
             },
             {"method": np.array(names, dtype=str)},
         )
-        for name in names:
-            groups[f"params_{names.index(name)}"] = dataset(comparison.params[name])
     if comparison.table:
-        columns = comparison.table.get("columns")
+        table = dict(comparison.table)
+        columns = table.pop("columns", None)
         groups["table"] = dataset(
-            {x: v for x, v in comparison.table.items() if x != "columns"},
-            columns=None if columns is None else [str(x) for x in columns],
+            table, columns=None if columns is None else [str(x) for x in columns],
             dims={"values": ("row", "column"), "held_out": ("row",)},
-        )
+        )  # fmt: skip
     if comparison.truth:
         groups["truth"] = dataset(comparison.truth)
-    about = {
-        "kind": KIND, "model": comparison.model, "about": _as_text(comparison.about),
-        "rows": _as_text(comparison.rows), "reliability": _as_text(comparison.reliability),
-    }  # fmt: skip
+    about = {"kind": KIND, "model": comparison.model}
+    for part in ("about", "rows", "reliability"):
+        # What is no number is kept: an R̂ that cannot be computed is a reason for doubt.
+        about[part] = json.dumps(getattr(comparison, part), default=lambda x: x.tolist())
     save(groups, path, about, "--out")
-
-
-def _as_text(values: Any) -> str:
-    """JSON that keeps what is no number: an R̂ that cannot be computed is a reason for doubt."""
-    return json.dumps(values, default=lambda x: x.tolist())
 
 
 def load_comparison(path: str | Path) -> Comparison:
@@ -76,33 +67,29 @@ def load_comparison(path: str | Path) -> Comparison:
     if attrs.get("kind") != KIND:
         raise InputError(f"{path}: holds no comparison; `latentbits compare` writes one")
     with opened(path, "comparison"):
-        return _read(groups, attrs)
+        about, rows, reliability = (json.loads(attrs[x]) for x in ("about", "rows", "reliability"))
+        for one in reliability.values():
+            one |= {x: np.array(one[x]) for x in ("said", "seen")}
+        held_out, paths, params = {}, {}, {}
+        judged = groups.get("held_out")
+        for i, name in enumerate(() if judged is None else map(str, judged["method"].values)):
+            held_out[name] = judged["log_density"].values[i]
+            both = [judged[x].values[i] for x in ("score", "seconds")]
+            paths[name] = (both[0][np.isfinite(both[1])], both[1][np.isfinite(both[1])])
+            params[name] = _arrays(groups[f"params_{i}"])
+        table = _arrays(groups.get("table", {}))
+        for name in table.keys() & {"mask", "held_out"}:  # netCDF has no truth values
+            table[name] = table[name].astype(bool)
+        if table and "column" in groups["table"].coords:
+            table["columns"] = groups["table"]["column"].values.astype(str)
+        return Comparison(
+            attrs["model"], about, rows, held_out, paths, reliability, params, table,
+            _arrays(groups.get("truth", {})),
+        )  # fmt: skip
 
 
-def _read(groups: Groups, attrs: dict[str, Any]) -> Comparison:
-    held_out: dict[str, np.ndarray] = {}
-    paths: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-    params: dict[str, dict[str, np.ndarray]] = {}
-    if "held_out" in groups:
-        group = groups["held_out"]
-        for i, name in enumerate(str(x) for x in group["method"].values):
-            held_out[name] = group["log_density"].values[i]
-            scored = np.isfinite(group["seconds"].values[i])
-            paths[name] = (group["score"].values[i][scored], group["seconds"].values[i][scored])
-            params[name] = {str(x): v.values for x, v in groups[f"params_{i}"].items()}
-    table = {str(x): v.values for x, v in groups["table"].items()} if "table" in groups else {}
-    for name in table.keys() & {"mask", "held_out"}:  # netCDF has no truth values
-        table[name] = table[name].astype(bool)
-    if table and "column" in groups["table"].coords:
-        table["columns"] = groups["table"]["column"].values.astype(str)
-    truth = {str(x): v.values for x, v in groups["truth"].items()} if "truth" in groups else {}
-    reliability = json.loads(attrs["reliability"])
-    for one in reliability.values():
-        one["said"], one["seen"] = np.array(one["said"]), np.array(one["seen"])
-    return Comparison(
-        attrs["model"], json.loads(attrs["about"]), json.loads(attrs["rows"]), held_out, paths,
-        reliability, params, table, truth,
-    )  # fmt: skip
+def _arrays(group: Any) -> dict[str, np.ndarray]:
+    return {str(name): value.values for name, value in group.items()}
 
 
 def save_method(
@@ -146,19 +133,19 @@ def method_groups(
         point = {x: np.asarray(v)[0, 0] for x, v in draws.params.items()}
         made = point_groups(model, point, draws.losses, columns=columns, attrs=attrs)
         return groups | {name: group.dataset() for name, group in made.items()}
-    params, stats = every(draws.params, judged.scores.step), every(draws.stats, judged.scores.step)
+    params, stats = (every(x, judged.scores.step) for x in (draws.params, draws.stats))
+    arguments = (judged.observed,), sizes
     groups |= posterior_groups(
-        model, params, stats, columns=columns, attrs=attrs, arguments=((judged.observed,), sizes)
+        model, params, stats, columns=columns, attrs=attrs, arguments=arguments
     )
     groups["log_likelihood"] = dataset(
         {"observed": judged.scores.train}, ("chain", "draw"), dims={"observed": ("row",)}
     )
     try:
-        return groups | predictive_groups(
-            model, params, ((judged.observed,), sizes), columns=columns, mask=judged.mask,
+        groups |= predictive_groups(
+            model, params, arguments, columns=columns, mask=judged.mask,
             dims=dims_of(getattr(model, "__name__", "")),
         )  # fmt: skip
     except Exception as error:  # a user's program may not simulate: its draws are kept all the same
-        words = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        groups["posterior"].attrs["no_predictive"] = words
-        return groups
+        groups["posterior"].attrs["no_predictive"] = in_one_line(error)
+    return groups

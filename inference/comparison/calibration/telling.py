@@ -30,22 +30,22 @@ def verdict(name: str, judged: Judged) -> str:
     if judged.calibrated:
         return f"{name}: nothing wrong that {count} trials would show ({level})"
     foremost = f"foremost {worst}: its draws are {one.shape}"
-    notes = []
-    if judged.lost:
-        notes.append(f"in {_trials(judged.lost)} its draws are no numbers: it diverges")
-    if judged.stuck:
-        notes.append(
-            f"in {_trials(judged.stuck)} none of its draws came near the likelihood of the truth: "
-            "it sticks where it should not be"
-        )
-    elif one.effective < 0.5 * NUM_DRAWS and not judged.lost:
-        notes.append(f"strongly autocorrelated: effective sample size {one.effective:.0f}")
     if judged.p_value > DOUBT and not judged.lost:
         return (
             f"{name}: in doubt ({level}), {foremost}; so far off are right draws in one run of "
             f"{1 / judged.p_value:.0f}, so try another --seed or more --trials"
         )
-    return "; ".join([f"{name}: not calibrated ({level}), {foremost}", *notes])
+    words = f"{name}: not calibrated ({level}), {foremost}"
+    if judged.lost:
+        words += f"; in {_trials(judged.lost)} its draws are no numbers: it diverges"
+    if judged.stuck:
+        words += (
+            f"; in {_trials(judged.stuck)} none of its draws came near the likelihood of the "
+            "truth: it sticks where it should not be"
+        )
+    elif one.effective < 0.5 * NUM_DRAWS and not judged.lost:
+        words += f"; strongly autocorrelated: effective sample size {one.effective:.0f}"
+    return words
 
 
 def _trials(count: int) -> str:
@@ -88,43 +88,41 @@ def lines(calibration: Calibration) -> list[str]:
     from ...files.output import align
 
     numbers = summary(calibration)
-    sizes = ", ".join(f"{x} = {v}" for x, v in calibration.trials.kwargs.items())
-    out = [
-        f"{numbers['model']}: {numbers['num_trials']} data sets of {numbers['num_data']} × "
-        f"{numbers['num_features']}{sizes and ', '}{sizes}",
-        "prior     " + ", ".join(f"{x} {v}" for x, v in numbers["priors"].items()),
-        "",
-    ]
+    sizes = "".join(f", {x} = {v}" for x, v in calibration.trials.kwargs.items())
     each = list(calibration.methods.values())
-    worth = [min(x.effective for x in one.scalars.values()) for one in each]
+    effective = [min(x.effective for x in one.scalars.values()) for one in each]
     cells = [
         ["p-value of", *calibration.methods],
         *([s, *(f"{x.scalars[s].p_value:.3f}" for x in each)] for s in each[0].scalars),
         ["all together", *(f"{x.p_value:.3f}" for x in each)],
-        ["draws that count", *(f"{x:.0f} of {numbers['num_draws']}" for x in worth)],
+        ["draws that count", *(f"{x:.0f} of {numbers['num_draws']}" for x in effective)],
         ["trials it sticks in", *(str(x.stuck) for x in each)],
         ["seconds", *(f"{x.seconds:.0f}" for x in each)],
     ]
-    out += [*align(cells), "", *(x["verdict"] for x in numbers["methods"].values())]
-    out += [f"{x}: {reason}" for x, reason in calibration.failed.items()]
-    out += [f"{x}: does not apply, {reason}" for x, reason in calibration.refused.items()]
-    if calibration.coverage is not None:
-        out += ["", *align(_coverage_table(calibration.coverage))]
-    return out
+    return [
+        f"{numbers['model']}: {numbers['num_trials']} data sets of {numbers['num_data']} × "
+        f"{numbers['num_features']}{sizes}",
+        "prior     " + ", ".join(f"{x} {v}" for x, v in numbers["priors"].items()),
+        "",
+        *align(cells),
+        "",
+        *(x["verdict"] for x in numbers["methods"].values()),
+        *(f"{x}: {reason}" for x, reason in calibration.failed.items()),
+        *(f"{x}: does not apply, {reason}" for x, reason in calibration.refused.items()),
+        *(["", *align(_coverage_table(calibration.coverage))] if calibration.coverage else []),
+    ]
 
 
 def _coverage_table(coverage: dict[str, dict[str, Any]]) -> list[list[str]]:
     """Rows of cells: how many of the intervals of each kind hold the truth."""
-    sites = next(iter(coverage.values()))
-    levels = list(next(iter(sites.values())))
-    places = [(site, level) for site in sites for level in levels]
+    first = next(iter(coverage.values()))
+    places = [(site, level) for site, levels in first.items() for level in levels]
     names = (f"{site} {level}" for site, level in places)
     cells = [["intervals that hold the truth", *names, "tables without an interval"]]
     for name, by_site in coverage.items():
         each = [by_site[site][level] for site, level in places]
         held = [f"{100 * x['share']:.1f} ± {100 * x['error']:.1f}" for x in each]
-        without = f"{max(x['without'] for x in each)} of {each[0]['trials']}"
-        cells.append([name, *held, without])
+        cells.append([name, *held, f"{max(x['without'] for x in each)} of {each[0]['trials']}"])
     return cells
 
 
@@ -143,25 +141,27 @@ def draw(calibration: Calibration) -> Figure:
     rows = -(-len(panels) // columns)
     wide = int(1.5 * columns)  # names side by side
     limits = band(len(calibration.trials.data), NUM_DRAWS)
+
+    def ended(values: np.ndarray) -> np.ndarray:
+        """A curve less the diagonal, which it meets at both ends."""
+        return np.pad(values - limits.points, 1)
+
     with house_style():
         figure = Figure(figsize=(3.1 * columns, 2.6 * rows + 0.5 + 0.3 * -(-len(names) // wide)))
         grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+        edge = np.array([0.0, *limits.points, 1.0])
         for axes, scalar in zip(grid.flat, panels, strict=False):
-            edge = np.concatenate([[0.0], limits.points, [1.0]])
-            low = np.concatenate([[0.0], limits.lower - limits.points, [0.0]])
-            high = np.concatenate([[0.0], limits.upper - limits.points, [0.0]])
-            axes.fill_between(edge, low, high, color=GREY, linewidth=0)
+            axes.fill_between(edge, ended(limits.lower), ended(limits.upper), color=GREY, lw=0)
             for name in names:
-                points, share = curve(calibration.methods[name].scalars[scalar].ranks, NUM_DRAWS)
-                stray = np.concatenate([[0.0], share - points, [0.0]])
+                share = curve(calibration.methods[name].scalars[scalar].ranks, NUM_DRAWS)[1]
                 colour = PALETTE[list(METHODS).index(name)]  # of one program as of another
-                axes.plot(edge, stray, color=colour, linewidth=1.5, label=name)
+                axes.plot(edge, ended(share), color=colour, linewidth=1.5, label=name)
             axes.set(title=scalar, xlim=(0, 1))
             axes.set_xticks([0, 0.5, 1], ["0", "½", "1"])
-        for axes in grid.flat[len(panels) :]:
-            axes.set_visible(False)
-        for axes in grid.flat[max(0, len(panels) - columns) : len(panels)]:
-            axes.tick_params(labelbottom=True)
+        for place, axes in enumerate(grid.flat):
+            axes.set_visible(place < len(panels))
+            if len(panels) - columns <= place < len(panels):
+                axes.tick_params(labelbottom=True)
         figure.supxlabel(
             f"rank of the truth among the draws; if they are right, {LEVEL:.0%} stay in the grey",
             fontsize=13,

@@ -1,7 +1,7 @@
 """The figures of a report, as SVG that takes its ink from the page: light and dark alike.
 
 Here are those that every program has; `model_figures` has those of the papers' kinds. Their words
-are in `captions.toml`.
+are in `words.toml`.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class Picture(NamedTuple):
 
 
 @cache
-def captions() -> dict[str, dict[str, str]]:
-    """Kind of figure -> title, words and alt.
+def words() -> dict[str, Any]:
+    """The words of a report: question, marks, columns, figures.
 
-    >>> captions()["paths"]["title"]
+    >>> words()["figures"]["paths"]["title"]
     'Accuracy against time'
     """
-    return tomllib.loads(files(__package__).joinpath("captions.toml").read_text("utf-8"))
+    return tomllib.loads(files(__package__).joinpath("words.toml").read_text("utf-8"))
 
 
 def picture(kind: str, figure: Figure, pale: bool = False, **facts: Any) -> Picture:
@@ -67,8 +67,8 @@ def picture(kind: str, figure: Figure, pale: bool = False, **facts: Any) -> Pict
 
     :param facts: what stands in their braces.
     """
-    words = {part: text.format(**facts) for part, text in captions()[kind].items()}
-    return Picture(**words, figure=figure, pale=pale)
+    texts = {part: text.format(**facts) for part, text in words()["figures"][kind].items()}
+    return Picture(**texts, figure=figure, pale=pale)
 
 
 def sheet(height: float) -> Figure:
@@ -170,9 +170,9 @@ def general_pictures(comparison: Comparison) -> Iterator[Picture]:
     sites = [site for site, value in comparison.truth.items() if np.size(value) > 1]
     if sites:
         figure, far = draw_recovery(comparison, sites)
-        words = " Triangles lie further off than there is room." if far else ""
+        note = " Triangles lie further off than there is room." if far else ""
         listed = " and ".join([", ".join(sites[:-1]), sites[-1]] if len(sites) > 1 else sites)
-        yield picture("recovery", figure, sites=listed, far=words, order=order)
+        yield picture("recovery", figure, sites=listed, far=note, order=order)
 
 
 def draw_paths(comparison: Comparison) -> Figure:

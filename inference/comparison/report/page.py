@@ -12,53 +12,13 @@ from markupsafe import Markup
 from ...files.figures import house_style
 from ..checks import CLOSE, Standing, doubts, in_words
 from ..verdict import RULES
-from .general_figures import INK, as_svg, general_pictures
+from .general_figures import INK, as_svg, general_pictures, words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..compare import Comparison
 
-
-COLUMNS = {
-    "held_out": ("held out", "{:.3f}", "held out"),
-    "behind": ("behind", "{:.3f}", "behind"),
-    "excess": ("excess", "{:.4f}", "excess"),
-    "data_sets": ("sets", "{:.0f}", "data sets"),
-    "distance": ("distance", "{:.4f}", "reference"),
-    "compile_seconds": ("comp. s", "{:.1f}", "compile time"),
-    "seconds": ("run s", "seconds", "run time"),
-    "peak_memory": ("GB", "gigabytes", "peak memory"),
-    "seconds_to_best": ("s to 0.01", "seconds", "time to within 0.01 nats"),
-    "rhat": ("R̂", "{:.3f}", "R̂"),
-    "rhat_parameters": ("R̂ par.", "{:.2f}", "R̂ of parameters"),
-    "ess_bulk": ("ESS", "{:.0f}", "effective draws"),
-    "ess_tail": ("tail", "{:.0f}", "effective draws"),
-    "ess_per_second": ("ESS/s", "{:.1f}", "effective draws"),
-    "divergences": ("div.", "{:.0f}", "divergent transitions"),
-    "bound_gap": ("gap", "{:.2f}", "bound gap"),
-    "missed_mass": ("missed ≥", "{:.1%}", "missed mass"),
-    "pareto_k": ("k̂", "{:.2f}", "Pareto k̂"),
-    "starts_near": ("starts", "{:.0f}", "starts"),
-    "prior_sensitivity": ("prior", "{:.2f}", "prior sensitivity"),
-    "recovery": ("recov.", "{:.3f}", "recovery"),
-    "calibration_error": ("calibr.", "{:.3f}", "calibration"),
-}
-"""Key -> heading, format, term of the glossary. Its error, if there is one, stands beside it."""
-
-QUESTION = (
-    "Does inference made for this kind of program (bespoke) beat NUTS, SVI and NumPyro's Gibbs "
-    "(generic) here, and can its results be trusted?"
-)
-
-MARKS = {
-    Standing.PASSES: "yes",
-    Standing.FAILS: "no",
-    Standing.ONE_START: "one start",
-    Standing.NOT_FINISHED: "not finished",
-    Standing.UNCHECKED: "–",
-}
-"""What stands in the column that says whether a method is trusted."""
 
 NUMBER = re.compile(r"(?<![\w.])(?:-?\d+(?:\.\d+)?(?:e[+-]?\d+)?%?|-?inf\b|nan\b)")
 
@@ -67,37 +27,32 @@ def render(comparison: Comparison) -> bytes:
     """The page. Whatever comes from a table or a program is escaped by Jinja."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    here = PackageLoader(__package__, ".")
-    page = Environment(loader=here, autoescape=True, undefined=StrictUndefined)
-    shown, rows = _rows(comparison)
-    words = page.get_template("page.html.jinja").render(
-        title=f"{comparison.model}: bespoke against generic inference",
-        headline=linked(comparison.headline, list(comparison.rows)),
-        question=linked(QUESTION),
-        certainty=linked(comparison.certainty),
-        about=linked(_about(comparison)),
-        columns=[{"head": COLUMNS[c][0], "term": anchor(COLUMNS[c][2])} for c in shown],
-        rows=rows,
-        left_out=[
-            {"name": name, "anchor": _anchor(name), "reason": row["reason"]}
-            for name, row in comparison.rows.items()
-            if "behind" not in row
-        ],
-        figures=figures(comparison),
-        verdict=[linked(words, [name]) for name, words in comparison.verdict],
-        rules=[(linked(term), linked(" ".join(lines))) for term, lines in _rules()],
-        terms=[(anchor(term), term, meaning) for term, meaning in glossary().items()],
-        settings={
-            "seed": comparison.about.get("seed"),
-            "seconds for each method": comparison.about["budget"],
-            **comparison.about.get("versions", {}),
-            **comparison.about["sizes"],
-        },
+    page = Environment(
+        loader=PackageLoader(__package__, "."), autoescape=True, undefined=StrictUndefined
     )
-    return words.encode()
+    page.filters |= {"linked": linked, "anchor": anchor, "row": _anchor}
+    rows, about = comparison.rows, comparison.about
+    done = sorted((x for x in rows if "behind" in rows[x]), key=lambda x: rows[x]["behind"])
+    shown = [c for c in words()["columns"] if any(rows[x].get(c) is not None for x in done)]
+    text = page.get_template("page.html.jinja").render(
+        comparison=comparison,
+        question=words()["question"],
+        about=_about(comparison),
+        columns=[words()["columns"][c] for c in shown],
+        rows={name: _row(rows[name], shown) for name in done},
+        left_out={x: row["reason"] for x, row in rows.items() if "behind" not in row},
+        figures=figures(comparison),
+        rules=_rules(),
+        glossary=glossary(),
+        settings={
+            "seed": about.get("seed"), "seconds for each method": about["budget"],
+            **about.get("versions", {}), **about["sizes"],
+        },
+    )  # fmt: skip
+    return text.encode()
 
 
-def linked(words: str, names: Sequence[str] = ()) -> Markup:
+def linked(text: str, names: Sequence[str] = ()) -> Markup:
     """Words in which each method, and each number said of it, links to its row of the table, and
     the first mention of a term to the glossary.
 
@@ -111,36 +66,33 @@ def linked(words: str, names: Sequence[str] = ()) -> Markup:
     either = re.compile("|".join([name, rf"(?P<term>{mention()})", NUMBER.pattern]))
     row = names[0] if len(names) == 1 else None
     parts, end, explained = Markup(), 0, set()
-    for mentioned in either.finditer(words):
-        text = mentioned.group()
-        row = text if mentioned["name"] else row
+    for found in either.finditer(text):
+        said, link = found.group(), Markup('<a href="#{}">{}</a>')
+        row = said if found["name"] else row
         # The number that the rules call near is no result.
-        place = "rules" if text == str(CLOSE) else row and _anchor(row)
-        link = Markup('<a href="#{}">{}</a>')
-        if mentioned["term"]:
-            place = anchor(text) if text.lower() not in explained else None
+        place = "rules" if said == str(CLOSE) else row and _anchor(row)
+        if found["term"]:
+            place = anchor(said) if said.lower() not in explained else None
             link = Markup('<a class="term" href="#{}">{}</a>')
-            explained.add(text.lower())
-        parts += words[end : mentioned.start()]
-        parts += link.format(place, text) if place else text
-        end = mentioned.end()
-    return parts + words[end:]
+            explained.add(said.lower())
+        parts += text[end : found.start()]
+        parts += link.format(place, said) if place else said
+        end = found.end()
+    return parts + text[end:]
 
 
 def _about(comparison: Comparison) -> str:
     about = comparison.about
     missing = f", {about['missing']:.1%} of the cells missing" if about["missing"] else ""
-    words = " The comparison was interrupted: methods are missing."
-    stopped = words if about["interrupted"] else ""
-    how = about["likelihood"]
     judged_by = "the rest held out"
     if about.get("fresh"):
         judged_by = f"judged by {about['num_test']} fresh rows of what made them"
+    stopped = " The comparison was interrupted: methods are missing."
     return (
         f"Data: {about.get('words', 'a table')}; {about['num_data']} rows of "
         f"{about['num_features']} columns{missing}; {about['num_train']} rows to learn from, "
-        f"{judged_by}. Likelihood of a row: {how}, the same for all methods. "
-        f"{about['reference']}{stopped}"
+        f"{judged_by}. Likelihood of a row: {about['likelihood']}, the same for all methods. "
+        f"{about['reference']}{stopped if about['interrupted'] else ''}"
     )
 
 
@@ -148,29 +100,22 @@ def _anchor(name: str) -> str:
     return "row-" + "".join(c if c.isalnum() else "-" for c in name)
 
 
-def _rows(comparison: Comparison) -> tuple[list[str], list[dict[str, Any]]]:
-    """The columns that have something in them, and the methods that ran, the best first."""
-    rows = comparison.rows
-    done = sorted((x for x in rows if "behind" in rows[x]), key=lambda x: rows[x]["behind"])
-    shown = [c for c in COLUMNS if any(rows[x].get(c) is not None for x in done)]
-    lines = []
-    for name in done:
-        row, stands = rows[name], Standing[rows[name]["standing"]]
-        why = "; ".join(doubts(row)) or in_words(row, stands)
-        line = {"name": name, "anchor": _anchor(name), "best": row["best"], "kind": _kind(row)}
-        cells = [_cell(row, c) for c in shown]
-        lines.append({**line, "mark": MARKS[stands], "why": why, "cells": cells})
-    return shown, lines
-
-
-def _kind(row: dict[str, Any]) -> str:
-    """Whose method it is, what it finds, and whether its predictions average over that."""
-    side = "bespoke" if row["bespoke"] else "generic"
-    return ", ".join(x for x in (side, row.get("objective"), row.get("prediction")) if x)
+def _row(row: dict[str, Any], shown: list[str]) -> dict[str, Any]:
+    """What the table shows of a method."""
+    stands = Standing[row["standing"]]
+    # Whose method it is, what it finds, and whether its predictions average over that.
+    kind = ("bespoke" if row["bespoke"] else "generic", row.get("objective"), row.get("prediction"))
+    return {
+        "best": row["best"],
+        "kind": ", ".join(x for x in kind if x),
+        "mark": words()["marks"][stands.name],
+        "why": "; ".join(doubts(row)) or in_words(row, stands),
+        "cells": [_cell(row, column) for column in shown],
+    }
 
 
 def _cell(row: dict[str, Any], column: str) -> dict[str, Any] | None:
-    value, form = row.get(column), COLUMNS[column][1]
+    value, form = row.get(column), words()["columns"][column][1]
     if value is None:
         return None
     if form == "gigabytes":
@@ -188,15 +133,14 @@ def _cell(row: dict[str, Any], column: str) -> dict[str, Any] | None:
     return {"exact": f"{value:.6g}", "text": text, "beside": beside}
 
 
-def _rules() -> list[tuple[str, list[str]]]:
-    """The rules as a list of terms; what is indented goes on with the term above."""
-    terms: list[tuple[str, list[str]]] = []
-    for line in RULES.strip().splitlines():
-        term, _, words = line.strip().partition("  ") if line[:1].strip() else ("", "", line)
-        if term:
-            terms.append((term, []))
-        terms[-1][1].append(words.strip())
-    return terms
+def _rules() -> list[tuple[str, str]]:
+    """Terms of the rules and what they mean; what is indented goes on with the term above.
+
+    >>> _rules()[-1][0]
+    'not finished'
+    """
+    entries = re.findall(r"^(\S.*?)  +(.*(?:\n .*)*)", RULES, flags=re.MULTILINE)
+    return [(term, " ".join(meaning.split())) for term, meaning in entries]
 
 
 def figures(comparison: Comparison) -> list[dict[str, str]]:
