@@ -58,15 +58,30 @@ def load(name: str, which: str = "paper", folder: Path = GOLDEN) -> Reference | 
     file = folder / f"{name}-{which}.json"
     if not file.is_file():
         return None
-    kept = json.loads(file.read_text())
-    made = kept["settings"]
-    chain = f"NUTS of {made['chains']} × {made['draws']} draws in {made['seconds']:.0f} s"
-    reference = _of_a_chain(
-        f", kept with the program: {chain}", kept["gates"], np.array(kept["log_density"]),
-        kept["error"],
-    )  # fmt: skip
-    begin = f" Its chains {made['begin']}." if "begin" in made else ""
-    return reference._replace(words=reference.words + begin)
+    return _of_a_chain(json.loads(file.read_text()), ", kept with the program")
+
+
+def _of_a_chain(kept: dict[str, Any], where: str = "") -> Reference:
+    """The reference that a long chain is.
+
+    :param kept: its settings, what its checks found, log densities of rows, and their error.
+    """
+    checks, made = kept["gates"], kept["settings"]
+    words = (
+        f"Distances are from a long chain{where}: {_length(**made)}, R̂ {checks['rhat']:.3f}, of "
+        f"the parameters {checks['rhat_parameters']:.3f}, {checks['ess_bulk']:.0f} effective "
+        f"draws, none divergent{_own_error(kept['error'])}"
+    )
+    words += f" Its chains {made['begin']}." if "begin" in made else ""
+    return Reference(words, np.asarray(kept["log_density"]), kept["error"])
+
+
+def _length(chains: int, draws: int, seconds: float, **_: Any) -> str:
+    return f"NUTS of {chains} × {draws} draws in {seconds:.0f} s"
+
+
+def _own_error(error: float) -> str:
+    return f"; its own Monte-Carlo error is {error:.4f} nats per row."
 
 
 def long_draws(
@@ -130,27 +145,15 @@ def long_chain(field: Field, rng_key: Array, seconds: float) -> Reference:
         judged = long_judged(field, draws)
     except Exception as error:
         return Reference(f"The long chain failed: {' '.join(str(error).split())[:200]}.")
-    problems = strict_doubts(judged.row)
-    chains, count = next(iter(draws.params.values())).shape[:2]
-    words = f"NUTS of {chains} × {count} draws in {draws.seconds:.0f} s"
-    if problems:
-        return Reference(f"The long chain ({words}) is not taken: {', '.join(problems)}.")
+    chains, count = draws.stats["lp"].shape
+    made = {"chains": chains, "draws": count, "seconds": draws.seconds}
+    wrong = strict_doubts(judged.row)
+    if wrong:
+        return Reference(f"The long chain ({_length(**made)}) is not taken: {', '.join(wrong)}.")
     error = float(judged.scores.row_errors().mean())
-    return _of_a_chain(f": {words}", judged.row, judged.held_out, error)
-
-
-def _of_a_chain(
-    words: str, checks: dict[str, Any], held_out: np.ndarray, error: float
-) -> Reference:
-    return Reference(
-        f"Distances are from a long chain{words}, R̂ {checks['rhat']:.3f}, of the parameters "
-        f"{checks['rhat_parameters']:.3f}, {checks['ess_bulk']:.0f} effective draws, none "
-        f"divergent{_own_error(error)}", held_out, error,
-    )  # fmt: skip
-
-
-def _own_error(error: float) -> str:
-    return f"; its own Monte-Carlo error is {error:.4f} nats per row."
+    return _of_a_chain(
+        {"settings": made, "gates": judged.row, "log_density": judged.held_out, "error": error}
+    )
 
 
 def strict_doubts(row: dict[str, Any]) -> list[str]:

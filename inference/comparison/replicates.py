@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .checks import Standing
+from .checks import Row, Standing
 from .compare import Comparison
 from .verdict import factor, settle, winner
 
@@ -106,16 +106,15 @@ def combine(parts: list[Comparison]) -> Comparison:
     return first._replace(rows=rows, about=about)
 
 
-def _row(
-    name: str, parts: list[Comparison], used: list[Comparison], overlap: float
-) -> dict[str, Any]:
+def _row(name: str, parts: list[Comparison], used: list[Comparison], overlap: float) -> Row:
     """One method: checks where they failed, else on the first data set; means over all."""
-    all_rows = [p.rows[name] for p in parts if "behind" in p.rows.get(name, {})]
+    all_rows, some = (
+        [p.rows[name] for p in those if "behind" in p.rows.get(name, {})] for those in (parts, used)
+    )
     if not all_rows:
         return dict(parts[0].rows[name])
-    failed = [r for r in all_rows if Standing[r["standing"]] is not Standing.PASSES]
+    failed = [r for r in all_rows if r["standing"] != Standing.PASSES.name]
     row = {**all_rows[0], **(failed[0] if failed else {})}
-    some = [p.rows[name] for p in used if "behind" in p.rows.get(name, {})]
     count = len(some)
     row |= {x: all_rows[0][x] for x in ("best", "behind", "behind_error", "as_good")}
     row |= {x: all_rows[0].get(x) for x in FIRST if x in row}
