@@ -37,7 +37,7 @@ class Paths(NamedTuple):
     comparison: Comparison
 
     def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
-        from .report.general_figures import draw_paths
+        from .report.figures import draw_paths
 
         return picture(lambda: draw_paths(self.comparison))
 

@@ -42,7 +42,7 @@ class Growth(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """A kind of figure of a report: a function of `report.model_figures` and its settings."""
+    """A kind of figure of a report: a function of `report.figures` and its settings."""
 
     kind: str
     settings: Mapping[str, Any] = MappingProxyType({})

@@ -12,8 +12,14 @@ from scipy import stats
 from inference.cli import main
 from inference.comparison.checks import doubts
 from inference.comparison.files import load_comparison, save_comparison
-from inference.comparison.report.general_figures import as_svg, general_pictures, styles
-from inference.comparison.report.model_figures import chiefs, model_pictures, places
+from inference.comparison.report.figures import (
+    as_svg,
+    chiefs,
+    general_pictures,
+    model_pictures,
+    places,
+    styles,
+)
 from inference.comparison.report.page import NUMBER, linked, render
 from inference.comparison.verdict import lines, summary
 from inference.files.cards import CARDS

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from ...files.figures import house_style
 from ..checks import CLOSE, Standing, doubts, in_words
 from ..verdict import RULES
-from .general_figures import INK, as_svg, general_pictures, words
+from .figures import INK, as_svg, general_pictures, model_pictures, words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -146,8 +146,6 @@ def _rules() -> list[tuple[str, str]]:
 def figures(comparison: Comparison) -> list[dict[str, str]]:
     """Title, words and SVG of each figure."""
     import matplotlib
-
-    from .model_figures import model_pictures
 
     parts = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
     ink: Any = {**dict.fromkeys(parts, INK), "svg.fonttype": "path"}
