@@ -172,7 +172,7 @@ def compare(
                 judged[method] = one
             if on_result is not None:
                 on_result(method, row)
-        if reference is not None and standard is None:
+        if reference is not None and not isinstance(reference, Reference):
             key = random.fold_in(planned.key, len(planned.methods))
             standard = long_chain(field_of(setup), key, reference)
     except KeyboardInterrupt:

@@ -86,6 +86,7 @@ def contenders(anatomy: Anatomy) -> tuple[dict[str, Contender], dict[str, str]]:
 
     admitted: list[Contender] = []
     refused: dict[str, str] = {}
+    run: Callable[..., Any]
     for name, method in methods().items():
         reason = method.admits(anatomy) if hasattr(method, "admits") else None
         reason = reason or getattr(method, "why_not_compared", None)

@@ -71,8 +71,8 @@ def load_comparison(path: str | Path) -> Comparison:
         for one in reliability.values():
             one |= {x: np.array(one[x]) for x in ("said", "seen")}
         held_out, paths, params = {}, {}, {}
-        judged = groups.get("held_out")
-        for i, name in enumerate(() if judged is None else map(str, judged["method"].values)):
+        judged: Any = groups.get("held_out", {"method": xr.DataArray([])})
+        for i, name in enumerate(map(str, judged["method"].values)):
             held_out[name] = judged["log_density"].values[i]
             both = [judged[x].values[i] for x in ("score", "seconds")]
             paths[name] = (both[0][np.isfinite(both[1])], both[1][np.isfinite(both[1])])

@@ -356,5 +356,5 @@ def recovery(means: dict[str, np.ndarray], truth: dict[str, np.ndarray]) -> floa
     1.0
     """
     sites = [x for x, value in truth.items() if np.size(value) > 1]
-    both = [np.concatenate([np.ravel(of[x]) for x in sites]) for of in (means, truth)]
-    return float(np.corrcoef(*both)[0, 1])
+    mean, true = (np.concatenate([np.ravel(of[x]) for x in sites]) for of in (means, truth))
+    return float(np.corrcoef(mean, true)[0, 1])

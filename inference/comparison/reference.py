@@ -150,10 +150,10 @@ def long_chain(field: Field, rng_key: Array, seconds: float) -> Reference:
     wrong = strict_doubts(judged.row)
     if wrong:
         return Reference(f"The long chain ({_length(**made)}) is not taken: {', '.join(wrong)}.")
-    error = float(judged.scores.row_errors().mean())
-    return _of_a_chain(
-        {"settings": made, "gates": judged.row, "log_density": judged.held_out, "error": error}
-    )
+    return _of_a_chain({
+        "settings": made, "gates": judged.row, "log_density": judged.held_out,
+        "error": float(judged.scores.row_errors().mean()),
+    })  # fmt: skip
 
 
 def strict_doubts(row: dict[str, Any]) -> list[str]:

@@ -61,10 +61,11 @@ def repeat(
         names = [x for x in parts[-1].held_out if _passes(parts[-1], x) and fits(x)]
         if not names:
             break
-        for number in range(1, most) if expect is not None and len(parts) == 1 else ():
-            some = [x for x in names if expected(x, number)]
-            if some:
-                expect(number, some)
+        if expect is not None and len(parts) == 1:
+            later = {i: [x for x in names if expected(x, i)] for i in range(1, most)}
+            for number, some in later.items():
+                if some:
+                    expect(number, some)
         part = one(len(parts), names)
         stopped = part.about["interrupted"]
         parts += [] if stopped else [part]

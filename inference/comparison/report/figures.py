@@ -261,7 +261,7 @@ def draw_recovery(comparison: Comparison, sites: list[str]) -> tuple[Figure, boo
     truth, params = comparison.truth, comparison.params
     shown = [
         x for x in ranked(comparison)
-        if all(np.shape(params[x].get(s)) == np.shape(truth[s]) for s in sites)
+        if all(s in params[x] and params[x][s].shape == np.shape(truth[s]) for s in sites)
     ][:MOST_PANELS]  # fmt: skip
     widest = 3 if max(map(len, shown), default=0) <= 16 else 2  # names stand above the panels
     columns = 2 if len(shown) == 4 else min(widest, max(1, len(shown)))
@@ -353,7 +353,8 @@ def sizes_of(comparison: Comparison) -> dict[str, Any]:
 def places(comparison: Comparison, method: str) -> Any:
     """The posterior of the factors of each row shown under a method's parameters, with means
     (num_rows, 2) and covariances; None without two factors, or if a hard clip leaves no density."""
-    params, table, sizes = comparison.params[method], comparison.table, sizes_of(comparison)
+    params: Any = comparison.params[method]
+    table, sizes = comparison.table, sizes_of(comparison)
     clipped = not (np.asarray(sizes.get("noise", 1.0)) > 0).all()
     if "values" not in table or len(params["weights"]) != 2 or clipped:
         return None
@@ -376,9 +377,9 @@ def maps(comparison: Comparison) -> Iterator[Picture]:
         label = np.where(comparison.table["held_out"], "held out", "learned from")
         draw_map(axes, found.mean, found.covariance, label=label, most_ellipses=MOST_ELLIPSES)
         legend_below(figure, ["held out", "learned from"], axes)
-        lines = [comparison.params[name][x][..., bits] for x in ("weights", "bias")]
-        draw_lines(axes, *lines)
-        label_lines(axes, *lines, columns)
+        weights, bias = (comparison.params[name][x][..., bits] for x in ("weights", "bias"))
+        draw_lines(axes, weights, bias)
+        label_lines(axes, weights, bias, columns)
         yield picture("map", figure, name=name, count=len(found.mean))
 
 
