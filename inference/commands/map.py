@@ -18,7 +18,7 @@ from .options import add_table_options, said, tell
 from .progress import stage
 
 if TYPE_CHECKING:
-    from latentbits.models.data.mixed import MixedTable
+    from latentbits.models.data import MixedTable
 
     from ..methods.continuous.factors import FactorPosterior
 

@@ -14,8 +14,6 @@ from .combination import (
     sum_constraint_moments,
 )
 from .images import Digits, Patches, digits, patches, small_digits
-from .levels import load_levels
-from .mixed import MixedTable, load_mixed
 from .registry import DATASETS, Dataset
 from .streams import Stored, on_disk
 from .strokes import (
@@ -29,7 +27,7 @@ from .strokes import (
     prototypes,
     shifter,
 )
-from .tables import Table, load_table
+from .tables import MixedTable, Table, load_levels, load_mixed, load_table
 
 __all__ = [
     "DATASETS",

@@ -124,12 +124,12 @@ def read_netcdf(path: Path, key: str | None) -> Cells:
     return _matrix(path, variable.values, names)
 
 
-def unpack_bits(path: Path, cells: Cells, packed: int) -> Cells:
+def unpack_bits(cells: Cells, packed: int) -> Cells:
     """Rows of bytes, as :func:`numpy.packbits` makes them, to rows of ``packed`` bits."""
-    array = cells.cells
+    path, array = cells.path, cells.cells
     if type(packed) is not int or packed < 1:
         raise complain(path, f"packed= is the number of bits per row, found {show(packed)}")
-    if not isinstance(array, np.ndarray) or array.dtype != np.uint8:
+    if not cells.array or array.dtype != np.uint8:
         raise complain(path, "packed bits must be an array of bytes (uint8)")
     if array.shape[1] != -(-packed // 8):
         raise complain(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -92,6 +92,13 @@ def show(cell: Any) -> str:
     return repr(text if len(text) <= 40 else text[:36] + "...")
 
 
+def level(cell: Any) -> str:
+    """A value as it is called; 3.0 from a column of numbers is called 3."""
+    if isinstance(cell, float | np.floating) and float(cell).is_integer():
+        return str(int(cell))
+    return str(cell).strip()
+
+
 def _float(number: Any) -> float:
     """A number as a float; a whole number may be larger than any."""
     try:
@@ -128,7 +135,7 @@ def complain(
 
 
 class Cells(NamedTuple):
-    """What a reader brings: cells as the file holds them."""
+    """The cells of a file, as a reader brings them."""
 
     path: Path
     """the file"""
@@ -141,25 +148,29 @@ class Cells(NamedTuple):
     hint: str
     """what else may be wrong when a cell does not fit, or nothing"""
 
+    @property
+    def array(self) -> bool:
+        """Whether the cells are one array of numbers."""
+        return isinstance(self.cells, np.ndarray)
+
     def error(self, problem: str, column: str | None = None, row: int | None = None) -> InputError:
         """The complaint about the table, or a column or row of it."""
         return complain(self.path, problem, row=row, column=column)
 
     def wrong(self, row: int | np.integer, place: int, problem: str) -> InputError:
         """The complaint about one cell; ``row`` and ``place`` count from 0."""
-        in_doubt = isinstance(self.cells, np.ndarray) or row == 0
-        problem += self.hint if in_doubt else ""
+        problem += self.hint if self.array or row == 0 else ""
         return self.error(problem, self.columns[place], self.first_row + int(row))
 
     def of(self, place: int) -> Any:
         """One column as the file has it."""
-        array = isinstance(self.cells, np.ndarray)
-        return self.cells[:, place] if array else self.cells.iloc[:, place]
+        return self.cells[:, place] if self.array else self.cells.iloc[:, place]
 
     def check_names(self, names: Iterable[str]) -> None:
         """Refuse a name that no column has."""
+        present = set(self.columns)
         for name in names:
-            if name not in self.columns:
+            if name not in present:
                 raise self.error(f"has no column {show(name)}: it has {listed(self.columns)}")
 
     def select(self, names: Sequence[str]) -> Cells:
@@ -167,9 +178,23 @@ class Cells(NamedTuple):
         self.check_names(names)
         place_of = {name: place for place, name in enumerate(self.columns)}
         places = [place_of[name] for name in names]
-        array = isinstance(self.cells, np.ndarray)
-        kept = self.cells[:, places] if array else self.cells.iloc[:, places]
+        kept = self.cells[:, places] if self.array else self.cells.iloc[:, places]
         return self._replace(cells=kept, columns=tuple(names))
+
+    def numbers(self) -> tuple[np.ndarray, np.ndarray]:
+        """The cells of numeric columns as one array, NaN in other columns; which columns these are.
+
+        An array is not copied, nor is a frame whose columns are of one type.
+        """
+        if self.array:
+            return self.cells, np.ones(len(self.columns), bool)
+        types = self.cells.dtypes
+        numeric = np.array([isinstance(x, np.dtype) and x.kind in "biuf" for x in types], bool)
+        if numeric.all():
+            return self.cells.to_numpy(np.result_type(np.bool_, *set(types))), numeric
+        numbers = np.full(self.cells.shape, np.nan)
+        numbers[:, numeric] = self.cells.iloc[:, np.flatnonzero(numeric)].to_numpy(np.float64)
+        return numbers, numeric
 
 
 def listed(names: Sequence[str]) -> str:
@@ -197,120 +222,3 @@ def name_columns(path: Path, names: list[str]) -> tuple[str, ...]:
         listed = " and ".join(places[:3]) + (" and more" if len(places) > 3 else "")
         raise complain(path, f"columns {listed} have the same name {show(name)}: rename one")
     return columns
-
-
-BINARY = "0/1, -1/+1, true/false or yes/no"
-
-# Rows are gone through in blocks of about this many cells, so that no copy is larger than that.
-BLOCK_CELLS = 4_000_000
-
-Decoded = tuple[np.ndarray, np.ndarray, tuple[str, ...]]
-"""values (float32, 0 where missing), mask (True where observed), coding of each column"""
-
-
-def to_numbers(cells: Cells, kind: str) -> tuple[np.ndarray, np.ndarray]:
-    """All cells as numbers, NaN where missing; and which columns are of words (1 yes, 0 no)."""
-    width = len(cells.columns)
-    if isinstance(cells.cells, np.ndarray):
-        words = np.full(width, cells.cells.dtype.kind == "b")
-        return cells.cells, words
-    frame = cells.cells
-    plain = [isinstance(dtype, np.dtype) and dtype.kind in "biuf" for dtype in frame.dtypes]
-    words = np.array([isinstance(dtype, np.dtype) and dtype.kind == "b" for dtype in frame.dtypes])
-    if all(plain):
-        return frame.to_numpy(np.float64), words
-    numbers = np.empty(frame.shape, np.float64)
-    for place in range(width):
-        series = frame.iloc[:, place]
-        if plain[place]:
-            numbers[:, place] = series.to_numpy()
-        else:
-            numbers[:, place], words[place] = _words(cells, series, place, kind)
-    return numbers, words
-
-
-def _words(cells: Cells, series: Any, place: int, kind: str) -> tuple[np.ndarray, bool]:
-    """One column of text or objects: each different cell is understood once."""
-    import pandas as pd
-
-    wanted = BINARY if kind == "binary" else "a number"
-    try:
-        codes, different = pd.factorize(series)
-    except TypeError:
-        raise cells.wrong(0, place, f"found {show(series.iloc[0])}, wanted {wanted}") from None
-    tokens = [understand(cell) for cell in different]
-    above = ""
-    # Different cells come in the order of their first rows: the first in the way is named.
-    for code, (cell, token) in enumerate(zip(different, tokens, strict=True)):
-        if token.sort == "missing":
-            continue
-        sort = "numbers" if token.sort == "number" else "words"
-        problem = ""
-        if token.sort == "text" or (token.sort == "word" and kind == "real"):
-            problem = f"found {show(cell)}, wanted {wanted}"
-        elif kind == "binary" and above not in ("", sort):
-            problem = f"found {show(cell)}, but the cells above are {above}: wanted {wanted}"
-        if problem:
-            raise cells.wrong(np.argmax(codes == code), place, problem)
-        above = sort
-    # The last place serves the cells that pandas knows to be missing: their code is −1.
-    table = np.array([token.number for token in tokens] + [np.nan])
-    return table[codes], above == "words"
-
-
-def _blocks(numbers: np.ndarray, mask: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-    """Rows of the table, after the mask of them is written."""
-    rows = max(1, BLOCK_CELLS // numbers.shape[1])
-    for start in range(0, len(numbers), rows):
-        here = slice(start, start + rows)
-        if numbers.dtype.kind == "f":
-            mask[here] = ~np.isnan(numbers[here])
-        yield here, numbers[here]
-
-
-def _refuse(cells: Cells, here: slice, block: np.ndarray, bad: np.ndarray, wanted: str) -> None:
-    if bad.any():
-        row, place = (int(index) for index in np.argwhere(bad)[0])
-        problem = f"found {show(block[row, place])}, wanted {wanted}"
-        raise cells.wrong(here.start + row, place, problem)
-
-
-def decode_binary(cells: Cells, numbers: np.ndarray, words: np.ndarray) -> Decoded:
-    values = np.zeros(numbers.shape, np.float32)
-    mask = np.ones(numbers.shape, bool)
-    occurs = np.zeros((3, numbers.shape[1]), bool)
-    for here, block in _blocks(numbers, mask):
-        minus, zero, one = block == -1, block == 0, block == 1
-        _refuse(cells, here, block, mask[here] & ~(minus | zero | one), BINARY)
-        values[here] = one
-        occurs |= np.stack([minus.any(axis=0), zero.any(axis=0), one.any(axis=0)])
-    torn = np.flatnonzero(occurs[0] & occurs[1])
-    if len(torn):
-        place = int(torn[0])
-        column = numbers[:, place]
-        row = max(int(np.argmax(column == -1)), int(np.argmax(column == 0)))
-        problem = f"found {show(column[row])}, but the column holds both -1 and 0: wanted {BINARY}"
-        raise cells.wrong(row, place, problem)
-    signed = occurs[0]
-    # Columns that hold 1 alone read the same either way; they are counted with the rest.
-    rest = "-1/+1" if signed.any() and not (occurs[1] & ~words).any() else "0/1"
-    coding = tuple(
-        "words" if words[place]
-        else "-1/+1" if signed[place]
-        else "0/1" if occurs[1, place]
-        else rest if occurs[2, place]
-        else ""
-        for place in range(len(words))
-    )  # fmt: skip
-    return values, mask, coding
-
-
-def decode_real(cells: Cells, numbers: np.ndarray) -> Decoded:
-    values = np.zeros(numbers.shape, np.float32)
-    mask = np.ones(numbers.shape, bool)
-    for here, block in _blocks(numbers, mask):
-        with np.errstate(over="ignore"):
-            values[here] = np.where(mask[here], block, 0)
-        bad = ~np.isfinite(values[here])
-        _refuse(cells, here, block, bad, "a finite number (of float32)")
-    return values, mask, tuple("real" if count else "" for count in mask.sum(axis=0))

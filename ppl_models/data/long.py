@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from .cells import Cells, show
-from .columns import Said, different, level
+from .cells import Cells, listed, show
+from .columns import Said
+from .encoding import Column, Encoded
 
 PEOPLE = ("person", "subject", "student", "user", "participant", "respondent", "model", "id")
 ITEMS = ("item", "question", "task", "problem")
@@ -42,7 +43,7 @@ def long_columns(cells: Cells, said: Said) -> tuple[str, str, str] | None:
     if said.long is not None:
         cells.check_names(said.long)
         return said.long
-    if len(cells.columns) != 3 or isinstance(cells.cells, np.ndarray):
+    if len(cells.columns) != 3 or cells.array:
         return None
     matched = []
     for names in (PEOPLE, ITEMS, RESPONSES):
@@ -64,38 +65,68 @@ def spread(
     :param codes: of each row of the file, −1 where the response is missing.
     :param items: those wanted, in their order; None: as they occur.
     """
-    places, labels = [], []
-    for name in names[:2]:
-        column = cells.columns.index(name)
-        indices, values = different(cells.of(column))
-        if (indices < 0).any():
-            row = int(np.argmax(indices < 0))
-            raise cells.wrong(row, column, "the cell is missing")
-        places.append(np.asarray(indices))
-        labels.append([level(x) for x in values])
-    people, every = labels
+    import pandas as pd
+
+    columns = [Column.of(cells, cells.columns.index(name)) for name in names[:2]]
+    for column in columns:
+        if (column.codes < 0).any():
+            row = int(np.argmax(column.codes < 0))
+            raise cells.wrong(row, column.place, "the cell is missing")
+    people, every = (tuple(column.words) for column in columns)
+    rows, across = (column.codes for column in columns)
     if items is not None:
         new = {name: place for place, name in enumerate(items)}
-        places[1] = np.array([new.get(name, -1) for name in every])[places[1]]
-        every = list(items)
+        across = np.array([new.get(name, -1) for name in every])[across]
+        every = tuple(items)
     if len(people) * len(every) > MOST_CELLS:
         size = f"{len(people)} × {len(every)}"
         problem = f"makes a table of {size}, which is too large: leave some {names[0]} or "
         raise cells.error(f"{problem}{names[1]} out")
-    used = np.flatnonzero((codes >= 0) & (places[1] >= 0))
-    rows, across = places[0][used], places[1][used]
-    flat = rows.astype(np.int64) * len(every) + across
-    first = np.full(len(flat), True)
-    order = np.argsort(flat, kind="stable")
-    first[order[1:]] = flat[order[1:]] != flat[order[:-1]]
-    if not first.all():
-        again = int(used[np.argmin(first)])
+    used = np.flatnonzero((codes >= 0) & (across >= 0))
+    rows, across = rows[used], across[used]
+    again = np.flatnonzero(pd.Series(rows * len(every) + across).duplicated())
+    if len(again):
+        first = again[0]
         problem = (
-            f"{names[0]} {show(people[places[0][again]])} answered {names[1]} "
-            f"{show(every[places[1][again]])} before: one answer each"
+            f"{names[0]} {show(people[rows[first]])} answered {names[1]} "
+            f"{show(every[across[first]])} before: one answer each"
         )
-        raise cells.wrong(again, cells.columns.index(names[2]), problem)
+        raise cells.wrong(used[first], cells.columns.index(names[2]), problem)
     values = np.zeros((len(people), len(every)), np.int8)
     mask = np.zeros(values.shape, bool)
     values[rows, across], mask[rows, across] = codes[used], True
-    return Answers(values, mask, tuple(people), tuple(every))
+    return Answers(values, mask, people, every)
+
+
+def long_levels(
+    cells: Cells,
+    names: tuple[str, str, str],
+    kind: str,
+    said: Said,
+    columns: Sequence[str] | None,
+    known: Mapping[str, Sequence[str]] | None,
+) -> tuple[Answers, Encoded]:
+    """One answer a row: an item keeps the levels of the column of responses that it has answers of.
+
+    :param kind: "ordinal" or "categorical".
+    """
+    every = tuple(dict.fromkeys(word for one in (known or {}).values() for word in one))
+    column = Column.of(cells, cells.columns.index(names[2]))
+    ordered = kind == "ordinal"
+    table, _, scale = column.levels(said.kinds.get(names[2], ""), ordered, every or None)
+    answers = spread(cells, names, column.spread(table, -1), columns)
+    levels = []
+    for name, values, mask in zip(answers.items, answers.values.T, answers.mask.T, strict=True):
+        present = [scale[code] for code in np.unique(values[mask])]
+        own = tuple(known[name]) if known else tuple(present)
+        if unmet := set(present) - set(own):
+            problem = f"found {show(min(unmet))}, wanted one of {listed(own)}"
+            raise cells.error(problem, name)
+        if len(own) < 2:
+            problem = f"every answer is {show(own[0])}: leave the item out" if own else "no answer"
+            raise cells.error(problem, name)
+        index = np.array([own.index(word) if word in own else 0 for word in scale], np.int8)
+        values[mask] = index[values[mask]]  # a view of the table
+        levels.append(own)
+    coding = tuple(f"{kind}, {len(own)} levels" for own in levels)
+    return answers, Encoded(answers.values, answers.mask, coding, tuple(levels))

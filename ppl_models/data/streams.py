@@ -19,7 +19,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from .array_tables import parquet_batches, read_npy
-from .cells import Cells, complain, decode_binary, decode_real, name_columns, to_numbers, user_path
+from .cells import Cells, complain, name_columns, user_path
+from .encoding import encode
 from .tables import check_file
 
 BATCH_ROWS = 1 << 16
@@ -114,9 +115,7 @@ def _write(
                 elif len(cells.columns) != len(columns):
                     problem = f"{len(cells.columns)} columns, after rows of {len(columns)}"
                     raise cells.error(problem, row=cells.first_row)
-                numbers, words = to_numbers(cells, kind)
-                decode = decode_binary(cells, numbers, words) if kind == "binary" else None
-                values, mask, coding = decode or decode_real(cells, numbers)
+                values, mask, coding, _ = encode(cells, kind, pairs=False)
                 _keep_to_coding(cells, codes, coding, values, mask)
                 values_file.write(np.ascontiguousarray(values, dtype).tobytes())
                 mask_file.write(np.ascontiguousarray(mask).tobytes())

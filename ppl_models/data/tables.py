@@ -4,31 +4,19 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from .array_tables import (
-    read_netcdf,
-    read_npy,
-    read_npz,
-    read_parquet,
-    unpack_bits,
-)
+from .array_tables import read_netcdf, read_npy, read_npz, read_parquet, unpack_bits
 from .bounded import bounded
-from .cells import (
-    Cells,
-    complain,
-    decode_binary,
-    decode_real,
-    show,
-    to_numbers,
-    user_path,
-)
-from .columns import Said, arrange, recode, said_of
-from .long import long_columns, spread
+from .cells import Cells, complain, show, understand, user_path
+from .columns import Said, arrange, said_of
+from .encoding import Encoded, encode
+from .long import long_columns, long_levels, spread
 from .text_tables import TEXT_SUFFIXES, read_text
 
 
@@ -66,6 +54,35 @@ class Table(NamedTuple):
     def num_levels(self) -> tuple[int, ...]:
         """How many levels each column has, of a table of levels."""
         return tuple(len(x) for x in self.levels)
+
+
+class MixedTable(NamedTuple):
+    """A table for ``mixed_trait(table.values, mask=table.mask, kinds=table.kinds)``.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "people.csv"
+    >>> _ = file.write_text("age,smokes\\n31,yes\\n48,no\\n")
+    >>> table = load_mixed(file)
+    >>> table.columns, table.kinds, table.levels
+    (('age', 'smokes'), ('real', 'binary'), ((), ('no', 'yes')))
+    """
+
+    values: np.ndarray
+    """(num_data, num_features), float32: numbers, 0/1, or levels from 0; 0 in missing cells"""
+    mask: np.ndarray
+    """(num_data, num_features), bool: True where the cell was observed"""
+    columns: tuple[str, ...]
+    kinds: tuple[str | int, ...]
+    """'real', 'binary' or the number of levels"""
+    levels: tuple[tuple[str, ...], ...]
+    """what the levels of each column are called; empty for real ones"""
+    label: np.ndarray | None
+    """(num_data,), text: the column that was set apart, or None"""
+    path: str
+    ids: tuple[str, ...] | None = None
+    """(num_data,): what names the rows, if a column does"""
+    notes: tuple[str, ...] = ()
+    """a line for each choice that was made in reading"""
 
 
 def load_table(
@@ -119,10 +136,7 @@ def load_table(
     """
     if kind not in ("binary", "real"):
         raise ValueError(f"`kind` must be 'binary' or 'real', found {kind!r}")
-    file = user_path(path)
-    cells = read_cells(file, header=header, key=key, kind=kind)
-    if packed is not None:
-        cells = unpack_bits(file, cells, packed)
+    cells = read_cells(path, header=header, key=key, kind=kind, packed=packed)
     said = said or Said()
     if kind == "binary" and (names := long_columns(cells, said)) is not None:
         return _long(cells, names, columns, levels, allow_constant)
@@ -131,34 +145,25 @@ def load_table(
         if wanted not in fitting:
             problem = f"kind {show(wanted)} does not fit a program that observes {kind} numbers"
             raise cells.error(problem, name)
-    arranged = arrange(cells, said, columns or ())
-    cells = chosen(arranged.cells, columns)
-    two: dict[str, Any] = {}
-    if kind == "binary":
-        cells, two = recode(cells, list(said.kinds), levels)
-    numbers, words = to_numbers(cells, kind)
-    if kind == "binary":
-        values, mask, coding = decode_binary(cells, numbers, words)
-    else:
-        values, mask, coding = decode_real(cells, numbers)
-        for name in (x for x, wanted in said.kinds.items() if wanted == "count"):
-            _refuse_no_count(cells, cells.columns.index(name), values, mask)
+    arranged = arrange(cells, said, columns)
+    cells = arranged.cells
+    encoded = encode(cells, kind, kinds=said.kinds, known=levels)
     if not allow_missing:
-        _refuse_missing(cells, mask)
+        _refuse_missing(cells, encoded.mask)
     if not allow_empty:
-        refuse_empty(cells, mask)
+        _refuse_empty(cells, encoded.mask)
     if not allow_constant:
-        _refuse_constant(cells, values, mask, coding)
+        _refuse_constant(cells, encoded)
     if kind == "binary":
-        _refuse_doubtful(cells, coding, values, mask)
+        _refuse_doubtful(cells, encoded)
+    values, mask, ids, groups = arranged.repeated(encoded.values, encoded.mask)
+    pairs = {x: pair for x, pair in zip(cells.columns, encoded.levels, strict=True) if pair}
     coding = tuple(
-        "/".join(two[x]) if x in two else c for x, c in zip(cells.columns, coding, strict=True)
+        "/".join(pair) or code for pair, code in zip(encoded.levels, encoded.coding, strict=True)
     )
-    values, mask, ids, groups = arranged.repeated(values, mask, arranged.ids, arranged.groups)
     return Table(
-        values, mask, cells.columns, coding, str(file),
-        tuple(tuple(two.get(x, ())) for x in cells.columns),
-        ids, (*arranged.notes, *said_of(two)), groups,
+        values, mask, cells.columns, coding, str(cells.path), encoded.levels,
+        ids, (*arranged.notes, *said_of(pairs)), groups,
     )  # fmt: skip
 
 
@@ -170,38 +175,148 @@ def _long(
     allow_constant: bool,
 ) -> Table:
     """One answer a row: the column of responses is read as a table of one column is."""
-    known = None if not levels else {names[2]: next(iter(levels.values()))}
-    one, two = recode(cells.select(names[2:]), (), known)
-    values, mask, coding = decode_binary(one, *to_numbers(one, "binary"))
-    codes = np.where(mask, values, -1)[:, 0].astype(np.int8)
-    answers = spread(cells, names, codes, columns)
-    pair = tuple(two.get(names[2], ()))
-    if columns is None and not allow_constant:
-        ones, answered = answers.values.sum(0, dtype=int), answers.mask.sum(0)
-        constant = np.flatnonzero((ones == 0) | (ones == answered))
-        if len(constant):
-            others = f" ({len(constant) - 1} more like it)" if len(constant) > 1 else ""
-            problem = f"every answer is the same{others}: leave the item out, or say --constant"
-            problem += " (allow_constant=True) to keep it"
-            raise cells.error(problem, answers.items[int(constant[0])])
+    known = {names[2]: next(iter(levels.values()))} if levels else None
+    one = encode(cells.select(names[2:]), "binary", known=known)
+    answers = spread(cells, names, np.where(one.mask, one.values, -1)[:, 0], columns)
     width = len(answers.items)
+    if columns is None and not allow_constant:
+        encoded = Encoded(answers.values, answers.mask, one.coding * width, one.levels * width)
+        _refuse_constant(cells._replace(columns=answers.items), encoded)
+    notes = said_of({names[2]: one.levels[0]} if one.levels[0] else {})
     return Table(
-        answers.values, answers.mask, answers.items, coding * width, str(cells.path),
-        (pair,) * width, answers.people, (answers.note(names), *said_of(two)),
+        answers.values, answers.mask, answers.items, one.coding * width, str(cells.path),
+        one.levels * width, answers.people, (answers.note(names), *notes),
     )  # fmt: skip
 
 
-def _refuse_no_count(cells: Cells, place: int, values: np.ndarray, mask: np.ndarray) -> None:
-    column = values[:, place]
-    wrong = mask[:, place] & ((column < 0) | (column != np.round(column)))
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        problem = f"found {show(column[row])}, wanted a count: a whole number from 0"
-        raise cells.wrong(row, place, problem)
+def load_levels(
+    path: str | PathLike[str],
+    *,
+    ordered: bool = True,
+    header: bool | None = None,
+    key: str | None = None,
+    columns: Sequence[str] | None = None,
+    allow_empty: bool = False,
+    said: Said | None = None,
+    levels: Mapping[str, Sequence[str]] | None = None,
+) -> Table:
+    """A table of answers from a file, for `graded_trait` and `categorical_mixture`.
+
+    The levels of a column are the different cells that occur in it: one never chosen has no
+    parameter that could be estimated. Ordered ones stand as `in_order` says: numbers by size, words
+    as they stand in a known scale ("never … always"), two words the one that denies first.
+    Categories stand in that order too, or else in the alphabet's.
+
+    Rows are data and columns are features, as in `load_table`; or a row holds one answer
+    (`person,item,response`, or what ``said.long`` names), and the table is made of these.
+
+    :param ordered: words whose order is not known are an error.
+    :param columns: names of the columns to keep, in this order; None: all.
+    :param levels: column -> its levels, where they are known from another table.
+    :raises InputError: one line: the file, the row, the column, what was found, what is wanted.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "mood.csv"
+    >>> _ = file.write_text("calm,score\\nnever,3\\nalways,1\\nsometimes,\\n")
+    >>> table = load_levels(file)
+    >>> table.levels, table.values.tolist()
+    ((('never', 'sometimes', 'always'), ('1', '3')), [[0, 1], [2, 0], [1, 0]])
+    >>> table.num_levels, table.mask[2].tolist()
+    ((3, 2), [True, False])
+    """
+    cells = read_cells(path, header=header, key=key, kind="real")
+    said = said or Said()
+    names, kind = long_columns(cells, said), "ordinal" if ordered else "categorical"
+    if names is not None:
+        answers, encoded = long_levels(cells, names, kind, said, columns, levels)
+        columns, notes = answers.items, (answers.note(names),)
+        values, mask, ids, groups = answers.values, answers.mask, answers.people, None
+    else:
+        arranged = arrange(cells, said, columns, tuple(levels or ()))
+        columns, notes = arranged.cells.columns, arranged.notes
+        encoded = encode(arranged.cells, kind, kinds=said.kinds, known=levels)
+        if not allow_empty:
+            _refuse_empty(arranged.cells, encoded.mask)
+        values, mask, ids, groups = arranged.repeated(encoded.values, encoded.mask)
+    words = partial(_shown, between=" < " if ordered else ", ")
+    notes = (*notes, *said_of(dict(zip(columns, encoded.levels, strict=True)), words))
+    return Table(
+        values, mask, columns, encoded.coding, str(cells.path), encoded.levels, ids, notes, groups
+    )
 
 
-def read_cells(path: Path, *, header: bool | None, key: str | None, kind: str) -> Cells:
+def _shown(levels: Sequence[str], between: str) -> str:
+    shown = between.join(levels[:12]) + (" ..." if len(levels) > 12 else "")
+    return f"{len(levels)} levels, {shown}"
+
+
+def load_mixed(
+    path: str | PathLike[str],
+    *,
+    kinds: Mapping[str, str] | None = None,
+    label: str | None = None,
+    header: bool | None = None,
+    key: str | None = None,
+    packed: int | None = None,
+    levels: Mapping[str, tuple[str, ...]] | None = None,
+    columns: Sequence[str] | None = None,
+    said: Said | None = None,
+) -> MixedTable:
+    """A table of any kinds of columns from a file, as `load_table` reads files.
+
+    The kind of a column is seen from its cells: 0/1, −1/+1, 1/2, yes/no and any two words are
+    binary, other words categorical (levels as in `load_levels`), other numbers real.
+
+    :param kinds: column -> one of `columns.KINDS`, where that guess is wrong; counts and ordered
+        numbers are real here.
+    :param label: a column that is no feature but names the rows' groups.
+    :param packed: the array holds bits as :func:`numpy.packbits` packs them: so many to a row.
+    :param levels: column -> its levels, where they are known from another table.
+    :param columns: names of the columns to keep; None: all.
+    :param said: columns to leave out, ids, weights, codes of missing cells, kinds.
+    :raises InputError: one line that names file, row, column, what was found and what is wanted.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "people.csv"
+    >>> _ = file.write_text("age,smokes,town\\n31,yes,Ulm\\n48,no,Jena\\n?,no,Bonn\\n")
+    >>> table = load_mixed(file)
+    >>> table.kinds, table.levels[2], table.values[:, 2].tolist()
+    (('real', 'binary', 3), ('Bonn', 'Jena', 'Ulm'), [2.0, 1.0, 0.0])
+    """
+    cells = read_cells(path, header=header, key=key, kind="real", packed=packed)
+    said = said or Said()
+    said = said._replace(kinds={**said.kinds, **(kinds or {})})
+    if label is not None:
+        said = said._replace(group=label, drop=(*said.drop, *filter(None, [said.group])))
+    arranged = arrange(cells, said, columns, tuple(levels or ()))
+    cells = arranged.cells
+    encoded = encode(cells, "mixed", kinds=said.kinds, known=levels)
+    values, mask, ids, groups = arranged.repeated(encoded.values, encoded.mask)
+    called = None
+    if label is not None:
+        called = np.array(["?" if understand(x).sort == "missing" else x for x in groups])
+    coded = {
+        name: pair
+        for name, kind, pair in zip(cells.columns, encoded.coding, encoded.levels, strict=True)
+        if kind == "binary" and {understand(x).sort for x in pair} - {"word", "truth"}
+        and pair not in (("0", "1"), ("-1", "1"))
+    }  # fmt: skip
+    return MixedTable(
+        values, mask, cells.columns, encoded.coding, encoded.levels, called, str(cells.path), ids,
+        (*arranged.notes, *said_of(coded)),
+    )  # fmt: skip
+
+
+def read_cells(
+    file: str | PathLike[str],
+    *,
+    header: bool | None,
+    key: str | None,
+    kind: str,
+    packed: int | None = None,
+) -> Cells:
     """The cells of a file as they stand there, by its kind, which its name tells."""
+    path = user_path(file)
     readers: dict[str, Callable[[], Cells]] = {
         ".npy": lambda: read_npy(path),
         ".npz": lambda: read_npz(path, key),
@@ -220,9 +335,10 @@ def read_cells(path: Path, *, header: bool | None, key: str | None, kind: str) -
         raise complain(path, "key= chooses an array of an .npz or .nc file; this is neither")
     bounded(path)
     try:
-        return readers[suffix]()
+        cells = readers[suffix]()
     except OSError as error:
         raise complain(path, f"cannot be read ({error.strerror or error})") from None
+    return cells if packed is None else unpack_bits(cells, packed)
 
 
 def check_file(path: Path) -> None:
@@ -239,42 +355,30 @@ def check_file(path: Path) -> None:
         raise complain(path, "is no regular file")
 
 
-def chosen(cells: Cells, columns: Sequence[str] | None) -> Cells:
-    """These columns, or all: none may be without cells."""
-    cells = cells if columns is None else cells.select(columns)
-    if 0 in cells.cells.shape:
-        raise cells.error(f"has no {'columns' if cells.cells.shape[0] else 'rows'}")
-    return cells
-
-
 def _refuse_missing(cells: Cells, mask: np.ndarray) -> None:
-    holes = np.flatnonzero(~mask.all(axis=1))
+    holes = np.argwhere(~mask)
     if len(holes):
-        row = int(holes[0])
-        place = int(np.argmin(mask[row]))
+        row, place = holes[0]
         raise cells.wrong(row, place, "the cell is missing, and none may be")
 
 
-def refuse_empty(cells: Cells, mask: np.ndarray) -> None:
-    some = mask.any(axis=0)
-    if not some.all():
-        name = cells.columns[int(np.argmin(some))]
+def _refuse_empty(cells: Cells, mask: np.ndarray) -> None:
+    columns, rows = mask.any(axis=0), mask.any(axis=1)
+    if not columns.all():
+        name = cells.columns[int(np.argmin(columns))]
         raise cells.error("every cell is missing: drop the column", name)
-    some = mask.any(axis=1)
-    if not some.all():
-        row = cells.first_row + int(np.argmin(some))
+    if not rows.all():
+        row = cells.first_row + int(np.argmin(rows))
         raise cells.error("every cell is missing: drop the row", row=row)
 
 
-def _refuse_constant(
-    cells: Cells, values: np.ndarray, mask: np.ndarray, coding: tuple[str, ...]
-) -> None:
-    low = np.min(values, axis=0, where=mask, initial=np.inf)
-    high = np.max(values, axis=0, where=mask, initial=-np.inf)
-    constant = np.flatnonzero(low == high)
+def _refuse_constant(cells: Cells, encoded: Encoded) -> None:
+    values, mask = encoded.values, encoded.mask
+    first = values[np.argmax(mask, axis=0), np.arange(values.shape[1])]  # that is observed
+    constant = np.flatnonzero(((values == first) | ~mask).all(axis=0) & mask.any(axis=0))
     if len(constant):
         place = int(constant[0])
-        value = low[place] * 2 - 1 if coding[place] == "-1/+1" else low[place]
+        value = first[place] * 2 - 1 if encoded.coding[place] == "-1/+1" else first[place]
         others = f" ({len(constant) - 1} more like it)" if len(constant) > 1 else ""
         problem = (
             f"every cell is {show(value)}{others}: it tells nothing, drop it, or say --constant "
@@ -283,18 +387,16 @@ def _refuse_constant(
         raise cells.error(problem, cells.columns[place])
 
 
-def _refuse_doubtful(
-    cells: Cells, coding: tuple[str, ...], values: np.ndarray, mask: np.ndarray
-) -> None:
+def _refuse_doubtful(cells: Cells, encoded: Encoded) -> None:
     """A column of one value, of which the rest of the table says that it is none."""
-    ones = (values > 0).sum(axis=0)
-    varied = (ones > 0) & (ones < mask.sum(axis=0))
-    settled = {code for code, both in zip(coding, varied, strict=True) if both} - {"words"}
-    if len(settled) != 1:
+    ones = (encoded.values > 0).sum(axis=0)
+    varied = (ones > 0) & (ones < encoded.mask.sum(axis=0))
+    signs = {code for code, both in zip(encoded.coding, varied, strict=True) if both} - {"words"}
+    if len(signs) != 1:
         return
-    (rest,) = settled
-    for place, code in enumerate(coding):
-        if not ones[place] and code not in (rest, "words", ""):
+    (rest,) = signs
+    for name, code, some in zip(cells.columns, encoded.coding, ones, strict=True):
+        if not some and code not in (rest, "words", ""):
             value = "-1" if code == "-1/+1" else "0"
             problem = f"every cell is {value} in a table of {rest}: which of the two is it?"
-            raise cells.error(problem, cells.columns[place])
+            raise cells.error(problem, name)

@@ -60,7 +60,7 @@ def test_wrong_kinds_are_refused(tmp_path, kinds, words):
 def test_too_many_words_and_one_value_are_refused(tmp_path):
     file = tmp_path / "names.csv"
     file.write_text("name,a\n" + "\n".join(f"n{i},{i % 2}" for i in range(40)) + "\n")
-    with pytest.raises(InputError, match="40 different words"):
+    with pytest.raises(InputError, match="40 different cells"):
         load_mixed(file)
     file.write_text("a,b\n1,x\n1,y\n")
     with pytest.raises(InputError, match="every cell is 1"):

@@ -59,7 +59,7 @@ def test_a_file_with_one_answer_a_row_is_the_table_that_it_means(tmp_path):
         assert table.notes[0].startswith("one answer a row: 3 of 'person' × 2 of 'item', 5 answers")
         assert table.values.dtype == np.int8
     same = written(tmp_path, LONG + "ann,q3,yes\nbob,q3,yes\n")
-    with pytest.raises(InputError, match="column 'q3': every answer is the same: leave the item o"):
+    with pytest.raises(InputError, match="column 'q3': every cell is 1: it tells nothing, drop"):
         load_table(same)
     assert load_table(same, allow_constant=True).columns == ("q1", "q2", "q3")
     other = written(tmp_path, LONG.replace("person,item,response", "who,what,said"))
