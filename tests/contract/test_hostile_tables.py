@@ -98,8 +98,8 @@ def test_what_is_read_is_what_was_written(folder, rows):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('a,b\n1"0,0\n0,1"\n', ("row 2", "quotation mark stands inside")),
-        ('a\n1 "0,1"\n', ("cells beyond the last column",)),
+        ('a,b\n1"0,0\n0,1"\n', ("row 2, column 'a'", "found '1\"0'")),
+        ('a\n1 "0,1"\n', ("row 2: has 2 cells, but row 1 has 1",)),
         ("a,b\n" + "9" * 400 + ",1\n0,0\n", ("row 2", "found inf")),
         (",".join("01" * (MOST_COLUMNS // 2 + 1)), ("100002 columns", "on its side")),
     ],
