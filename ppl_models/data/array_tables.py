@@ -58,38 +58,24 @@ def read_npz(path: Path, key: str | None) -> Cells:
     return _matrix(path, array)
 
 
-def read_parquet(path: Path) -> Cells:
-    """The columns of a Parquet file."""
-    with _parquet(path) as file:
-        # With pandas' own notes in the file its index comes back as an index: it is no column.
-        frame = file.read().to_pandas()
-    return Cells(path, frame, name_columns(path, [str(name) for name in frame.columns]), 1, "")
-
-
-def parquet_batches(path: Path, num_rows: int) -> Iterator[Cells]:
-    """The same, so many rows at a time."""
-    first = 1
-    with _parquet(path) as file:
-        for batch in file.iter_batches(batch_size=num_rows):
-            frame = batch.to_pandas()
-            names = [str(name) for name in frame.columns]
-            yield Cells(path, frame, name_columns(path, names), first, "")
-            first += len(frame)
-
-
-@contextmanager
-def _parquet(path: Path) -> Iterator[Any]:
+def read_parquet(path: Path, num_rows: int | None = None) -> Iterator[Cells]:
+    """The columns of a Parquet file: the whole, or so many rows at a time."""
     _expect(path, (b"PAR1",), "a Parquet file")
     try:
         from pyarrow.parquet import ParquetFile
     except ImportError:
-        raise complain(
-            path, "Parquet files need pyarrow: pip install 'latentbits[parquet]'"
-        ) from None
+        problem = "Parquet files need pyarrow: pip install 'latentbits[parquet]'"
+        raise complain(path, problem) from None
+    first = 1
     with _parsing(path), ParquetFile(path) as file:
         # Before it is read: wide files are slow, and two names alike would end in one.
         name_columns(path, list(file.schema_arrow.names))
-        yield file
+        for part in [file.read()] if num_rows is None else file.iter_batches(num_rows):
+            # With pandas' own notes in the file its index comes back as an index: it is no column.
+            frame = part.to_pandas()
+            names = [str(name) for name in frame.columns]
+            yield Cells(path, frame, name_columns(path, names), first, "")
+            first += len(frame)
 
 
 def read_netcdf(path: Path, key: str | None) -> Cells:

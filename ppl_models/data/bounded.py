@@ -35,10 +35,9 @@ def bounded(path: Path) -> None:
     expand = kinds.get(path.suffix.lower())
     if expand is None:
         return
-    room = free_memory()
     try:
-        for size, needed in expand(path, room):
-            check_room(path, size, needed, room)  # as soon as it is too much
+        for size, needed in expand(path):
+            check_room(path, size, needed)  # as soon as it is too much
     except InputError:
         raise
     except Exception:
@@ -89,9 +88,8 @@ def array_needs(size: int, dtype: np.dtype) -> int:
     return size + each * (size // max(dtype.itemsize, 1))
 
 
-def _text(path: Path, room: int) -> Iterator[tuple[int, int]]:
+def _text(path: Path) -> Iterator[tuple[int, int]]:
     """Counted, since the size that a gzip file claims is that of its last part, modulo 2^32."""
-    del room
     size = 0
     with gzip.open(path) as file:
         while piece := file.read(PIECE):
@@ -99,20 +97,18 @@ def _text(path: Path, room: int) -> Iterator[tuple[int, int]]:
             yield size, PER_BYTE_OF_TEXT * size
 
 
-def _arrays(path: Path, room: int) -> Iterator[tuple[int, int]]:
+def _arrays(path: Path) -> Iterator[tuple[int, int]]:
     """Each array by itself: one is read. Nothing is read beyond the size in the archive's list."""
-    del room
     with zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
             dtype = np.dtype(np.int8)
             with suppress(Exception), archive.open(member) as file:  # not all members are arrays
-                first = npy.read_magic(file) == (1, 0)
-                read = npy.read_array_header_1_0 if first else npy.read_array_header_2_0
-                dtype = read(file)[2]
+                read = {1: npy.read_array_header_1_0, 2: npy.read_array_header_2_0}
+                dtype = read[npy.read_magic(file)[0]](file)[2]
             yield member.file_size, array_needs(member.file_size, dtype)
 
 
-def _columns(path: Path, room: int) -> Iterator[tuple[int, int]]:
+def _columns(path: Path) -> Iterator[tuple[int, int]]:
     """Numbers by their count; words are counted batch by batch, since one may stand for many."""
     from pyarrow import types
     from pyarrow.parquet import ParquetFile
@@ -128,7 +124,7 @@ def _columns(path: Path, room: int) -> Iterator[tuple[int, int]]:
         yield size, needed
         # No word is longer than the part that it is in: no batch takes more than there is.
         longest = max((x.total_byte_size for x in groups), default=0)
-        most = min(room // max(1, longest), 1 << 16)
+        most = min(free_memory() // max(1, longest), 1 << 16)
         for batch in file.iter_batches(max(most, 1), columns=words) if words else ():
             size, needed = size + batch.nbytes, needed + 2 * batch.nbytes
             yield size, needed

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from .cells import Cells, listed, show
-from .columns import Said
-from .encoding import Column, Encoded
+from .columns import Arranged, Said
+from .encoding import Column, Encoded, encode
 
 PEOPLE = ("person", "subject", "student", "user", "participant", "respondent", "model", "id")
 ITEMS = ("item", "question", "task", "problem")
@@ -17,22 +16,6 @@ RESPONSES = ("response", "answer", "score", "correct", "rating", "value")
 """Names by which the three columns of such a file are recognised, in any case."""
 MOST_CELLS = 1 << 30
 """Of the table that is made: 2 GiB, with its mask."""
-
-
-class Answers(NamedTuple):
-    """A table made of single answers."""
-
-    values: np.ndarray  # (people, items), int8; 0 where there is none
-    mask: np.ndarray  # (people, items), bool
-    people: tuple[str, ...]
-    items: tuple[str, ...]
-
-    def note(self, names: Sequence[str]) -> str:
-        """What was made of the columns of these names."""
-        return (
-            f"one answer a row: {len(self.people)} of {show(names[0])} × {len(self.items)} of "
-            f"{show(names[1])}, {int(self.mask.sum())} answers in {show(names[2])}"
-        )
 
 
 def long_columns(cells: Cells, said: Said) -> tuple[str, str, str] | None:
@@ -43,7 +26,7 @@ def long_columns(cells: Cells, said: Said) -> tuple[str, str, str] | None:
     if said.long is not None:
         cells.check_names(said.long)
         return said.long
-    if len(cells.columns) != 3 or cells.array:
+    if len(cells.columns) != 3:
         return None
     matched = []
     for names in (PEOPLE, ITEMS, RESPONSES):
@@ -54,71 +37,76 @@ def long_columns(cells: Cells, said: Said) -> tuple[str, str, str] | None:
     return matched[0], matched[1], matched[2]
 
 
-def spread(
-    cells: Cells,
-    names: tuple[str, str, str],
-    codes: np.ndarray,
-    items: Sequence[str] | None = None,
-) -> Answers:
-    """The table of all people and items, one byte per cell, of which few may be answered.
-
-    :param codes: of each row of the file, −1 where the response is missing.
-    :param items: those wanted, in their order; None: as they occur.
-    """
-    import pandas as pd
-
-    columns = [Column.of(cells, cells.columns.index(name)) for name in names[:2]]
-    for column in columns:
-        if (column.codes < 0).any():
-            row = int(np.argmax(column.codes < 0))
-            raise cells.wrong(row, column.place, "the cell is missing")
-    people, every = (tuple(column.words) for column in columns)
-    rows, across = (column.codes for column in columns)
-    if items is not None:
-        new = {name: place for place, name in enumerate(items)}
-        across = np.array([new.get(name, -1) for name in every])[across]
-        every = tuple(items)
-    if len(people) * len(every) > MOST_CELLS:
-        size = f"{len(people)} × {len(every)}"
-        problem = f"makes a table of {size}, which is too large: leave some {names[0]} or "
-        raise cells.error(f"{problem}{names[1]} out")
-    used = np.flatnonzero((codes >= 0) & (across >= 0))
-    rows, across = rows[used], across[used]
-    again = np.flatnonzero(pd.Series(rows * len(every) + across).duplicated())
-    if len(again):
-        first = again[0]
-        problem = (
-            f"{names[0]} {show(people[rows[first]])} answered {names[1]} "
-            f"{show(every[across[first]])} before: one answer each"
-        )
-        raise cells.wrong(used[first], cells.columns.index(names[2]), problem)
-    values = np.zeros((len(people), len(every)), np.int8)
-    mask = np.zeros(values.shape, bool)
-    values[rows, across], mask[rows, across] = codes[used], True
-    return Answers(values, mask, people, every)
-
-
-def long_levels(
+def read_answers(
     cells: Cells,
     names: tuple[str, str, str],
     kind: str,
-    said: Said,
-    columns: Sequence[str] | None,
+    kinds: Mapping[str, str],
+    items: Sequence[str] | None,
     known: Mapping[str, Sequence[str]] | None,
-) -> tuple[Answers, Encoded]:
-    """One answer a row: an item keeps the levels of the column of responses that it has answers of.
+) -> tuple[Arranged, Encoded]:
+    """The table of all people and items, one byte per cell, of which few may be answered.
 
-    :param kind: "ordinal" or "categorical".
+    The column of responses is encoded as a table of one column is; an item keeps the levels that it
+    has answers of.
+
+    :param kind: "binary", "ordinal" or "categorical".
+    :param items: those wanted, in their order; None: as they occur.
+    :param known: item -> its levels, where they are known from another table.
     """
+    import pandas as pd
+
     every = tuple(dict.fromkeys(word for one in (known or {}).values() for word in one))
-    column = Column.of(cells, cells.columns.index(names[2]))
-    ordered = kind == "ordinal"
-    table, _, scale = column.levels(said.kinds.get(names[2], ""), ordered, every or None)
-    answers = spread(cells, names, column.spread(table, -1), columns)
+    known_here = {names[2]: every} if every else None
+    one = encode(cells.select(names[2:]), kind, kinds=kinds, known=known_here)
+    people, asked = (Column.of(cells, cells.columns.index(name)) for name in names[:2])
+    for column in (people, asked):
+        if (column.codes < 0).any():
+            row = int(np.argmax(column.codes < 0))
+            raise cells.wrong(row, column.place, "the cell is missing")
+    items = tuple(asked.words if items is None else items)
+    place_of = {name: place for place, name in enumerate(items)}
+    across = asked.spread([place_of.get(name, -1) for name in asked.words], -1)
+    shape = (len(people.words), len(items))
+    if shape[0] * shape[1] > MOST_CELLS:
+        problem = f"makes a table of {shape[0]} × {shape[1]}, which is too large: leave some "
+        raise cells.error(f"{problem}{names[0]} or {names[1]} out")
+    used = np.flatnonzero(one.mask[:, 0] & (across >= 0))
+    at = (people.codes[used], across[used])
+    again = np.flatnonzero(pd.Series(at[0] * len(items) + at[1]).duplicated())
+    if len(again):
+        row = used[again[0]]
+        problem = (
+            f"{names[0]} {show(people.words[people.codes[row]])} answered {names[1]} "
+            f"{show(items[across[row]])} before: one answer each"
+        )
+        raise cells.wrong(row, cells.columns.index(names[2]), problem)
+    values, mask = np.zeros(shape, np.int8), np.zeros(shape, bool)
+    values[at], mask[at] = one.values[used, 0], True
+    note = (
+        f"one answer a row: {shape[0]} of {show(names[0])} × {shape[1]} of {show(names[1])}, "
+        f"{len(used)} answers in {show(names[2])}"
+    )
+    table = Arranged(cells._replace(columns=items), tuple(people.words), None, (note,), None)
+    coding, levels = one.coding * len(items), one.levels * len(items)
+    if kind != "binary":
+        levels = _own_levels(table.cells, values, mask, one.levels[0], known)
+        coding = tuple(f"{kind}, {len(own)} levels" for own in levels)
+    return table, Encoded(values, mask, coding, levels)
+
+
+def _own_levels(
+    cells: Cells,
+    values: np.ndarray,
+    mask: np.ndarray,
+    scale: Sequence[str],
+    known: Mapping[str, Sequence[str]] | None,
+) -> tuple[tuple[str, ...], ...]:
+    """The levels of each item; `values` count levels of `scale`, and then these."""
     levels = []
-    for name, values, mask in zip(answers.items, answers.values.T, answers.mask.T, strict=True):
-        present = [scale[code] for code in np.unique(values[mask])]
-        own = tuple(known[name]) if known else tuple(present)
+    for name, column, seen in zip(cells.columns, values.T, mask.T, strict=True):
+        present = [scale[code] for code in np.unique(column[seen])]
+        own = tuple(known[name] if known else present)
         if unmet := set(present) - set(own):
             problem = f"found {show(min(unmet))}, wanted one of {listed(own)}"
             raise cells.error(problem, name)
@@ -126,7 +114,6 @@ def long_levels(
             problem = f"every answer is {show(own[0])}: leave the item out" if own else "no answer"
             raise cells.error(problem, name)
         index = np.array([own.index(word) if word in own else 0 for word in scale], np.int8)
-        values[mask] = index[values[mask]]  # a view of the table
+        column[seen] = index[column[seen]]
         levels.append(own)
-    coding = tuple(f"{kind}, {len(own)} levels" for own in levels)
-    return answers, Encoded(answers.values, answers.mask, coding, tuple(levels))
+    return tuple(levels)

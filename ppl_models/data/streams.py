@@ -7,20 +7,18 @@ cell of a binary table, four for a real one. Memory holds one batch.
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 import weakref
 from collections.abc import Iterable, Iterator
-from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from .array_tables import parquet_batches, read_npy
+from .array_tables import read_npy, read_parquet
 from .cells import Cells, complain, name_columns, user_path
-from .encoding import encode
+from .encoding import Encoded, encode
 from .tables import check_file
 
 BATCH_ROWS = 1 << 16
@@ -75,7 +73,7 @@ def on_disk(
             return Stored(cells.cells, None, cells.columns)
         if path.suffix.lower() != ".parquet":
             raise complain(path, "rows stay on disk for .npy and .parquet files: use load_table")
-        return _write(path, parquet_batches(path, BATCH_ROWS), kind, folder)
+        return _write(path, read_parquet(path, BATCH_ROWS), kind, folder)
     return _write(Path("the iterator"), _chunks(source), kind, folder)
 
 
@@ -98,57 +96,51 @@ def _chunks(source: Iterable[Any]) -> Iterator[Cells]:
 def _write(
     path: Path, batches: Iterator[Cells], kind: str, folder: str | PathLike[str] | None
 ) -> Stored:
-    place = Path(tempfile.mkdtemp(prefix="latentbits-", dir=folder))
-    remove = partial(shutil.rmtree, ignore_errors=True)
-    files = [place / "values", place / "mask"]
+    place = tempfile.TemporaryDirectory(
+        prefix="latentbits-", dir=folder, ignore_cleanup_errors=True
+    )
+    files = [Path(place.name) / "values", Path(place.name) / "mask"]
     dtype = np.dtype(np.uint8 if kind == "binary" else np.float32)
-    columns: tuple[str, ...] | None = None
+    columns: tuple[str, ...] = ()
     count, whole = 0, True
-    codes: dict[int, str] = {}
+    codes: dict[str, str] = {}
     try:
         with files[0].open("wb") as values_file, files[1].open("wb") as mask_file:
             for cells in batches:
                 if not len(cells.cells):
                     continue
-                if columns is None:
-                    columns = cells.columns
-                elif len(cells.columns) != len(columns):
+                columns = columns or cells.columns
+                if len(cells.columns) != len(columns):
                     problem = f"{len(cells.columns)} columns, after rows of {len(columns)}"
                     raise cells.error(problem, row=cells.first_row)
-                values, mask, coding, _ = encode(cells, kind, pairs=False)
-                _keep_to_coding(cells, codes, coding, values, mask)
-                values_file.write(np.ascontiguousarray(values, dtype).tobytes())
-                mask_file.write(np.ascontiguousarray(mask).tobytes())
-                count, whole = count + len(values), whole and bool(mask.all())
-        if columns is None:
+                encoded = encode(cells, kind, pairs=False)
+                _keep_to_coding(cells, codes, encoded)
+                values_file.write(np.ascontiguousarray(encoded.values, dtype).tobytes())
+                mask_file.write(encoded.mask.tobytes())
+                count, whole = count + len(encoded.mask), whole and bool(encoded.mask.all())
+        if not count:
             raise complain(path, "has no rows")
-    except OSError as error:
-        remove(place)
-        raise complain(path, f"its rows cannot be kept in {place} ({error.strerror})") from None
-    except BaseException:
-        remove(place)
+    except BaseException as error:
+        place.cleanup()
+        if isinstance(error, OSError):
+            problem = f"its rows cannot be kept in {place.name} ({error.strerror})"
+            raise complain(path, problem) from None
         raise
     shape = (count, len(columns))
-    table: Any = np.memmap(files[0], dtype, "r", shape=shape)
+    table = np.memmap(files[0], dtype, "r", shape=shape)
     present = None if whole else np.memmap(files[1], bool, "r", shape=shape)
-    # Slices keep the map they are of alive, and with it the file.
-    weakref.finalize(table._mmap, remove, place)
+    # Slices keep the array they are of alive, and with it the file.
+    weakref.finalize(table, place.cleanup)
     return Stored(table, present, columns)
 
 
-def _keep_to_coding(
-    cells: Cells,
-    codes: dict[int, str],
-    coding: tuple[str, ...],
-    values: np.ndarray,
-    mask: np.ndarray,
-) -> None:
+def _keep_to_coding(cells: Cells, codes: dict[str, str], encoded: Encoded) -> None:
     """Refuse a column that says 0 in one batch and −1 in another."""
-    zeros = (mask & (values == 0)).any(axis=0)
-    for column, code in enumerate(coding):
-        if code in ("0/1", "-1/+1") and not zeros[column]:
+    zeros = (encoded.mask & (encoded.values == 0)).any(axis=0)
+    for name, code, zero in zip(cells.columns, encoded.coding, zeros, strict=True):
+        if code in ("0/1", "-1/+1") and not zero:
             continue  # ones alone read the same either way
-        before = codes.setdefault(column, code) if code else code
+        before = codes.setdefault(name, code) if code else code
         if before != code:
             problem = f"is {code} from here on, and was {before} before"
-            raise cells.error(problem, cells.columns[column], cells.first_row)
+            raise cells.error(problem, name, cells.first_row)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -16,7 +16,7 @@ from .bounded import bounded
 from .cells import Cells, complain, show, understand, user_path
 from .columns import Said, arrange, said_of
 from .encoding import Encoded, encode
-from .long import long_columns, long_levels, spread
+from .long import long_columns, read_answers
 from .text_tables import TEXT_SUFFIXES, read_text
 
 
@@ -136,57 +136,15 @@ def load_table(
     """
     if kind not in ("binary", "real"):
         raise ValueError(f"`kind` must be 'binary' or 'real', found {kind!r}")
-    cells = read_cells(path, header=header, key=key, kind=kind, packed=packed)
-    said = said or Said()
-    if kind == "binary" and (names := long_columns(cells, said)) is not None:
-        return _long(cells, names, columns, levels, allow_constant)
     fitting = {"skip", kind} | ({"binary", "ordinal", "count"} if kind == "real" else set())
-    for name, wanted in said.kinds.items():
-        if wanted not in fitting:
-            problem = f"kind {show(wanted)} does not fit a program that observes {kind} numbers"
-            raise cells.error(problem, name)
-    arranged = arrange(cells, said, columns)
-    cells = arranged.cells
-    encoded = encode(cells, kind, kinds=said.kinds, known=levels)
-    if not allow_missing:
-        _refuse_missing(cells, encoded.mask)
-    if not allow_empty:
-        _refuse_empty(cells, encoded.mask)
-    if not allow_constant:
-        _refuse_constant(cells, encoded)
-    if kind == "binary":
-        _refuse_doubtful(cells, encoded)
-    values, mask, ids, groups = arranged.repeated(encoded.values, encoded.mask)
-    pairs = {x: pair for x, pair in zip(cells.columns, encoded.levels, strict=True) if pair}
-    coding = tuple(
-        "/".join(pair) or code for pair, code in zip(encoded.levels, encoded.coding, strict=True)
-    )
-    return Table(
-        values, mask, cells.columns, coding, str(cells.path), encoded.levels,
-        ids, (*arranged.notes, *said_of(pairs)), groups,
+    table = _load(
+        path, kind, header=header, key=key, packed=packed, columns=columns, said=said,
+        known=levels, fitting=fitting, allow_missing=allow_missing, allow_constant=allow_constant,
+        allow_empty=allow_empty,
     )  # fmt: skip
-
-
-def _long(
-    cells: Cells,
-    names: tuple[str, str, str],
-    columns: Sequence[str] | None,
-    levels: Mapping[str, tuple[str, str]] | None,
-    allow_constant: bool,
-) -> Table:
-    """One answer a row: the column of responses is read as a table of one column is."""
-    known = {names[2]: next(iter(levels.values()))} if levels else None
-    one = encode(cells.select(names[2:]), "binary", known=known)
-    answers = spread(cells, names, np.where(one.mask, one.values, -1)[:, 0], columns)
-    width = len(answers.items)
-    if columns is None and not allow_constant:
-        encoded = Encoded(answers.values, answers.mask, one.coding * width, one.levels * width)
-        _refuse_constant(cells._replace(columns=answers.items), encoded)
-    notes = said_of({names[2]: one.levels[0]} if one.levels[0] else {})
-    return Table(
-        answers.values, answers.mask, answers.items, one.coding * width, str(cells.path),
-        one.levels * width, answers.people, (answers.note(names), *notes),
-    )  # fmt: skip
+    pairs = {x: pair for x, pair in zip(table.columns, table.levels, strict=True) if pair}
+    coding = ["/".join(x) or y for x, y in zip(table.levels, table.coding, strict=True)]
+    return table._replace(coding=tuple(coding), notes=(*table.notes, *said_of(pairs)))
 
 
 def load_levels(
@@ -224,25 +182,14 @@ def load_levels(
     >>> table.num_levels, table.mask[2].tolist()
     ((3, 2), [True, False])
     """
-    cells = read_cells(path, header=header, key=key, kind="real")
-    said = said or Said()
-    names, kind = long_columns(cells, said), "ordinal" if ordered else "categorical"
-    if names is not None:
-        answers, encoded = long_levels(cells, names, kind, said, columns, levels)
-        columns, notes = answers.items, (answers.note(names),)
-        values, mask, ids, groups = answers.values, answers.mask, answers.people, None
-    else:
-        arranged = arrange(cells, said, columns, tuple(levels or ()))
-        columns, notes = arranged.cells.columns, arranged.notes
-        encoded = encode(arranged.cells, kind, kinds=said.kinds, known=levels)
-        if not allow_empty:
-            _refuse_empty(arranged.cells, encoded.mask)
-        values, mask, ids, groups = arranged.repeated(encoded.values, encoded.mask)
+    kind = "ordinal" if ordered else "categorical"
+    table = _load(
+        path, kind, header=header, key=key, columns=columns, said=said, known=levels,
+        allow_empty=allow_empty,
+    )  # fmt: skip
     words = partial(_shown, between=" < " if ordered else ", ")
-    notes = (*notes, *said_of(dict(zip(columns, encoded.levels, strict=True)), words))
-    return Table(
-        values, mask, columns, encoded.coding, str(cells.path), encoded.levels, ids, notes, groups
-    )
+    notes = said_of(dict(zip(table.columns, table.levels, strict=True)), words)
+    return table._replace(notes=(*table.notes, *notes))
 
 
 def _shown(levels: Sequence[str], between: str) -> str:
@@ -283,27 +230,77 @@ def load_mixed(
     >>> table.kinds, table.levels[2], table.values[:, 2].tolist()
     (('real', 'binary', 3), ('Bonn', 'Jena', 'Ulm'), [2.0, 1.0, 0.0])
     """
-    cells = read_cells(path, header=header, key=key, kind="real", packed=packed)
     said = said or Said()
     said = said._replace(kinds={**said.kinds, **(kinds or {})})
     if label is not None:
         said = said._replace(group=label, drop=(*said.drop, *filter(None, [said.group])))
-    arranged = arrange(cells, said, columns, tuple(levels or ()))
-    cells = arranged.cells
-    encoded = encode(cells, "mixed", kinds=said.kinds, known=levels)
-    values, mask, ids, groups = arranged.repeated(encoded.values, encoded.mask)
+    table = _load(
+        path, "mixed", header=header, key=key, packed=packed, columns=columns, said=said,
+        known=levels,
+    )  # fmt: skip
     called = None
     if label is not None:
-        called = np.array(["?" if understand(x).sort == "missing" else x for x in groups])
+        missing = [understand(x).sort == "missing" for x in table.groups]
+        called = np.where(missing, "?", table.groups)
     coded = {
         name: pair
-        for name, kind, pair in zip(cells.columns, encoded.coding, encoded.levels, strict=True)
+        for name, kind, pair in zip(table.columns, table.coding, table.levels, strict=True)
         if kind == "binary" and {understand(x).sort for x in pair} - {"word", "truth"}
         and pair not in (("0", "1"), ("-1", "1"))
     }  # fmt: skip
     return MixedTable(
-        values, mask, cells.columns, encoded.coding, encoded.levels, called, str(cells.path), ids,
-        (*arranged.notes, *said_of(coded)),
+        table.values, table.mask, table.columns, table.coding, table.levels, called, table.path,
+        table.ids, (*table.notes, *said_of(coded)),
+    )  # fmt: skip
+
+
+def _load(
+    path: str | PathLike[str],
+    kind: str,
+    *,
+    header: bool | None,
+    key: str | None,
+    columns: Sequence[str] | None,
+    said: Said | None,
+    known: Mapping[str, Sequence[str]] | None,
+    packed: int | None = None,
+    fitting: Collection[str] | None = None,
+    allow_missing: bool = True,
+    allow_constant: bool = True,
+    allow_empty: bool = True,
+) -> Table:
+    """A table of any kind, see `load_table` and `encode`.
+
+    :param fitting: the kinds that a column may be called; None: any.
+    """
+    said = said or Said()
+    look = "binary" if kind == "binary" else "real"
+    cells = read_cells(path, header=header, key=key, kind=look, packed=packed)
+    names = long_columns(cells, said) if kind not in ("real", "mixed") else None
+    if names is not None:
+        arranged, encoded = read_answers(cells, names, kind, said.kinds, columns, known)
+        allow_missing, allow_empty = True, True
+        allow_constant |= columns is not None
+    else:
+        for name, wanted in said.kinds.items():
+            if fitting is not None and wanted not in fitting:
+                problem = f"kind {show(wanted)} does not fit a program that observes {kind} numbers"
+                raise cells.error(problem, name)
+        arranged = arrange(cells, said, columns, tuple(known or ()))
+        encoded = encode(arranged.cells, kind, kinds=said.kinds, known=known)
+    cells = arranged.cells
+    if not allow_missing:
+        _refuse_missing(cells, encoded.mask)
+    if not allow_empty:
+        _refuse_empty(cells, encoded.mask)
+    if not allow_constant:
+        _refuse_constant(cells, encoded)
+    if kind == "binary":
+        _refuse_doubtful(cells, encoded)
+    values, mask, ids, groups = arranged.repeated(encoded.values, encoded.mask)
+    return Table(
+        values, mask, cells.columns, encoded.coding, str(cells.path), encoded.levels,
+        ids, arranged.notes, groups,
     )  # fmt: skip
 
 
@@ -320,7 +317,7 @@ def read_cells(
     readers: dict[str, Callable[[], Cells]] = {
         ".npy": lambda: read_npy(path),
         ".npz": lambda: read_npz(path, key),
-        ".parquet": lambda: read_parquet(path),
+        ".parquet": lambda: next(read_parquet(path)),
         ".nc": lambda: read_netcdf(path, key),
     }
     for text in TEXT_SUFFIXES:
