@@ -151,7 +151,9 @@ def _without_codes(cells: Cells, codes: Sequence[str], skipped: set[str]) -> Cel
 
 def _counts(column: Column) -> np.ndarray:
     numbers = column.spread(column.numbers, np.nan)
-    for row in np.flatnonzero(~((numbers >= 0) & (numbers == np.round(numbers)))):
+    for row in np.flatnonzero(
+        ~((numbers >= 0) & (numbers <= MOST_CELLS) & (numbers == np.round(numbers)))
+    ):
         problem = (
             f"found {show(np.asarray(column.cells.of(column.place), object)[row])}, and weights "
             "are whole numbers here, how many times a row counts; --drop leaves the column out"

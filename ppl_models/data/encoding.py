@@ -108,10 +108,9 @@ class Column(NamedTuple):
         if not asked:
             above = "numbers" if number[:1].any() else "words"
             self.refuse(number != number[:1], BINARY, f"the cells above are {above}")
-        low = numbers[numbers <= 0]
-        both = (numbers <= 0) & (numbers != low[:1])
+        both = (numbers <= 0) & ~np.isin(numbers, numbers[numbers <= 0][:1])
         self.refuse(both, BINARY, "the column holds both -1 and 0")
-        signs = "-1/+1" if -1 in low else "0/1" if len(low) else "1"
+        signs = "-1/+1" if -1 in numbers else "0/1" if 0 in numbers else "1"
         coding = "words" if len(number) and not number[0] else signs
         return (numbers > 0).astype(float), coding if len(numbers) else "", ()
 
