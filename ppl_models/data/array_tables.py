@@ -36,18 +36,14 @@ def read_npy(path: Path) -> Cells:
     _expect(path, (b"\x93NUMPY",), "an .npy file")
     with _parsing(path):
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    return _matrix(path, array)
+    return matrix(path, array)
 
 
 def read_npz(path: Path, key: str | None) -> Cells:
     """One array of an .npz file: the only one, or the one called ``key``."""
     _expect(path, (b"PK",), "an .npz file")
     # Opened here, because np.load leaves a damaged archive open.
-    with (
-        _parsing(path),
-        path.open("rb") as file,
-        np.load(file, allow_pickle=False) as archive,
-    ):
+    with _parsing(path), path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
         if not archive.files:
             raise complain(path, "holds no array")
         name = _choose(path, list(archive.files), key, "array")
@@ -55,7 +51,7 @@ def read_npz(path: Path, key: str | None) -> Cells:
             array = archive[name]
     if not isinstance(array, np.ndarray):  # whatever else lies in the archive comes as bytes
         raise complain(path, f"member {show(name)} is no array")
-    return _matrix(path, array)
+    return matrix(path, array)
 
 
 def read_parquet(path: Path, num_rows: int | None = None) -> Iterator[Cells]:
@@ -100,14 +96,14 @@ def read_netcdf(path: Path, key: str | None) -> Cells:
     dimensions = {variable.dims for variable in variables.values()}
     if key is None and len(dimensions) == 1 and len(next(iter(dimensions))) == 1:
         frame = pd.DataFrame({name: variable.values for name, variable in variables.items()})
-        return Cells(path, frame, name_columns(path, list(variables)), 1, "")
+        return Cells(path, frame, name_columns(path, list(variables)))
     variable = variables[_choose(path, list(variables), key, "variable")]
     names = None
     if variable.ndim == 2 and variable.dims[1] in variable.coords:
         labels = variable.coords[variable.dims[1]].values
         if labels.dtype.kind in "OUST":
             names = [str(label) for label in labels]
-    return _matrix(path, variable.values, names)
+    return matrix(path, variable.values, names)
 
 
 def unpack_bits(cells: Cells, packed: int) -> Cells:
@@ -118,12 +114,11 @@ def unpack_bits(cells: Cells, packed: int) -> Cells:
     if not cells.array or array.dtype != np.uint8:
         raise complain(path, "packed bits must be an array of bytes (uint8)")
     if array.shape[1] != -(-packed // 8):
-        raise complain(
-            path, f"has {array.shape[1]} bytes per row, but {packed} bits fill {-(-packed // 8)}"
-        )
+        problem = f"has {array.shape[1]} bytes per row, but {packed} bits fill {-(-packed // 8)}"
+        raise complain(path, problem)
     check_width(path, packed)
     bits = np.unpackbits(array, axis=1, count=packed)
-    return Cells(path, bits, name_columns(path, [""] * packed), 1, "")
+    return Cells(path, bits, name_columns(path, [""] * packed))
 
 
 def _expect(path: Path, magic: tuple[bytes, ...], what: str) -> bytes:
@@ -140,32 +135,36 @@ def _expect(path: Path, magic: tuple[bytes, ...], what: str) -> bytes:
 
 def _choose(path: Path, names: list[str], key: str | None, what: str) -> str:
     held = listed([show(name) for name in names])
-    if key is None:
-        if len(names) > 1:
-            raise complain(path, f"holds {len(names)} {what}s ({held}): choose one with key=")
-        return names[0]
-    if key not in names:
+    if key is None and len(names) > 1:
+        raise complain(path, f"holds {len(names)} {what}s ({held}): choose one with key=")
+    if key is not None and key not in names:
         raise complain(path, f"has no {what} {show(key)}: it holds {held}")
-    return key
+    return key or names[0]
 
 
-def _matrix(path: Path, array: np.ndarray, names: list[str] | None = None) -> Cells:
+def matrix(
+    path: Path, array: np.ndarray, names: list[str] | None = None, row: int | None = None
+) -> Cells:
+    """An array as a table.
+
+    :param row: the number of its first row, if it is a part of a table.
+    """
     if array.ndim != 2:
-        raise complain(
-            path, f"has shape {array.shape}: a table has two dimensions, (rows, columns)"
-        )
+        problem = f"has shape {array.shape}: a table has two dimensions, (rows, columns)"
+        raise complain(path, problem, row=row)
     if array.dtype.kind not in "biufUSOT":
-        raise complain(path, f"holds {array.dtype}: a table holds numbers, truth values or words")
+        problem = f"holds {array.dtype}: a table holds numbers, truth values or words"
+        raise complain(path, problem, row=row)
     check_width(path, array.shape[1])
-    columns = name_columns(path, names if names is not None else [""] * array.shape[1])
-    hint = ""
-    if array.dtype == np.uint8:
-        hint = " (if these are packed bits, give packed= the number of columns)"
-    if array.dtype.kind in "biuf":
-        return Cells(path, array, columns, 1, hint)
-    import pandas as pd
+    columns = name_columns(path, names or [""] * array.shape[1])
+    cells: Any = array
+    if array.dtype.kind not in "biuf":
+        import pandas as pd
 
-    return Cells(path, pd.DataFrame(array.astype(object)), columns, 1, hint)
+        cells = pd.DataFrame(array.astype(object))
+    packed = " (if these are packed bits, give packed= the number of columns)"
+    hint = packed if array.dtype == np.uint8 and row is None else ""
+    return Cells(path, cells, columns, row or 1, hint)
 
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
@@ -213,14 +212,12 @@ def check_hdf5(path: Path) -> tuple[int, int]:
                 if isinstance(item, h5py.Group):
                     left.append((where, depth + 1, item))
                 elif isinstance(item, h5py.Dataset):
-                    _check_array(path, where, item, size)
                     own = (item.size or 0) * item.dtype.itemsize
+                    if item.external or item.is_virtual:
+                        problem = f"the numbers of {show(where)} are in another file"
+                        raise complain(path, problem)
+                    if own > LARGEST_RATIO * size:
+                        problem = f"claims {item.shape} cells, more than the file holds"
+                        raise complain(path, f"{show(where)} {problem}")
                     expanded, needed = expanded + own, needed + array_needs(own, item.dtype)
     return expanded, needed
-
-
-def _check_array(path: Path, where: str, item: Any, size: int) -> None:
-    if item.external or item.is_virtual:
-        raise complain(path, f"the numbers of {show(where)} are in another file")
-    if item.shape is not None and item.size * item.dtype.itemsize > LARGEST_RATIO * size:
-        raise complain(path, f"{show(where)} claims {item.shape} cells, more than the file holds")

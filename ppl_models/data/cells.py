@@ -143,9 +143,9 @@ class Cells(NamedTuple):
     """(num_rows, num_columns): a NumPy array of numbers, or a pandas DataFrame"""
     columns: tuple[str, ...]
     """names of the columns"""
-    first_row: int
+    first_row: int = 1
     """the number of the first row of cells, as a person counts rows in the file"""
-    hint: str
+    hint: str = ""
     """what else may be wrong when a cell does not fit, or nothing"""
 
     @property

@@ -245,7 +245,7 @@ def encode(
         together = _bits if kind == "binary" else _reals
         left = ~together(cells, np.array(special, bool), values, mask, coding)
     for place in np.flatnonzero(left):
-        column, name = Column.of(cells, place), cells.columns[place]
+        column, name = Column.of(cells, int(place)), cells.columns[place]
         said, levels_of = kinds.get(name, ""), known.get(name)
         if kind == "binary":
             coded = column.bits(levels_of, name in kinds, pairs)
@@ -299,8 +299,8 @@ def _reals(
         row, place = (int(index) for index in np.argwhere(bad)[0])
         found = show(numbers[row, place])
         raise cells.wrong(row, place, f"found {found}, wanted a finite number (of float32)")
-    for place in np.flatnonzero(done & mask.any(axis=0)):
-        coding[place] = "real"
+    for column in np.flatnonzero(done & mask.any(axis=0)):
+        coding[column] = "real"
     return done
 
 

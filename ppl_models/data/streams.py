@@ -16,8 +16,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from .array_tables import read_npy, read_parquet
-from .cells import Cells, complain, name_columns, user_path
+from .array_tables import matrix, read_npy, read_parquet
+from .cells import Cells, complain, user_path
 from .encoding import Encoded, encode
 from .tables import check_file
 
@@ -68,7 +68,7 @@ def on_disk(
         check_file(path)
         if path.suffix.lower() == ".npy":
             cells = read_npy(path)
-            if not isinstance(cells.cells, np.memmap):
+            if not cells.array:
                 raise complain(path, "holds words: rows that stay on disk are numbers")
             return Stored(cells.cells, None, cells.columns)
         if path.suffix.lower() != ".parquet":
@@ -78,19 +78,10 @@ def on_disk(
 
 
 def _chunks(source: Iterable[Any]) -> Iterator[Cells]:
-    import pandas as pd
-
-    path, row = Path("the iterator"), 1
+    row = 1
     for chunk in source:
-        array = np.asarray(chunk)
-        if array.ndim != 2:
-            problem = f"gave a chunk of shape {array.shape}: wanted (rows, columns)"
-            raise complain(path, problem, row=row)
-        if array.dtype.kind not in "biuf":
-            array = pd.DataFrame(array.astype(object))
-        columns = name_columns(path, [""] * array.shape[1])
-        yield Cells(path, array, columns, row, "")
-        row += len(array)
+        yield matrix(Path("the iterator"), np.asarray(chunk), row=row)
+        row += len(chunk)
 
 
 def _write(

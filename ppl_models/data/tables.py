@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -238,10 +238,9 @@ def load_mixed(
         path, "mixed", header=header, key=key, packed=packed, columns=columns, said=said,
         known=levels,
     )  # fmt: skip
-    called = None
-    if label is not None:
-        missing = [understand(x).sort == "missing" for x in table.groups]
-        called = np.where(missing, "?", table.groups)
+    groups = np.array(table.groups or ())
+    missing = np.array([understand(x).sort == "missing" for x in groups], bool)
+    called = None if label is None else np.where(missing, "?", groups)
     coded = {
         name: pair
         for name, kind, pair in zip(table.columns, table.coding, table.levels, strict=True)
@@ -258,24 +257,23 @@ def _load(
     path: str | PathLike[str],
     kind: str,
     *,
-    header: bool | None,
-    key: str | None,
     columns: Sequence[str] | None,
     said: Said | None,
     known: Mapping[str, Sequence[str]] | None,
-    packed: int | None = None,
     fitting: Collection[str] | None = None,
     allow_missing: bool = True,
     allow_constant: bool = True,
     allow_empty: bool = True,
+    **reading: Any,
 ) -> Table:
     """A table of any kind, see `load_table` and `encode`.
 
     :param fitting: the kinds that a column may be called; None: any.
+    :param reading: arguments of `read_cells`.
     """
     said = said or Said()
     look = "binary" if kind == "binary" else "real"
-    cells = read_cells(path, header=header, key=key, kind=look, packed=packed)
+    cells = read_cells(path, kind=look, **reading)
     names = long_columns(cells, said) if kind not in ("real", "mixed") else None
     if names is not None:
         arranged, encoded = read_answers(cells, names, kind, said.kinds, columns, known)
@@ -314,25 +312,24 @@ def read_cells(
 ) -> Cells:
     """The cells of a file as they stand there, by its kind, which its name tells."""
     path = user_path(file)
-    readers: dict[str, Callable[[], Cells]] = {
-        ".npy": lambda: read_npy(path),
-        ".npz": lambda: read_npz(path, key),
-        ".parquet": lambda: next(read_parquet(path)),
-        ".nc": lambda: read_netcdf(path, key),
+    text = partial(read_text, header=header, kind=kind)
+    readers: dict[str, Callable[[Path], Cells]] = {
+        ".npy": read_npy,
+        ".npz": partial(read_npz, key=key),
+        ".parquet": lambda path: next(read_parquet(path)),
+        ".nc": partial(read_netcdf, key=key),
+        **{suffix + end: text for suffix in TEXT_SUFFIXES for end in ("", ".gz")},
     }
-    for text in TEXT_SUFFIXES:
-        readers[text] = readers[text + ".gz"] = lambda: read_text(path, header=header, kind=kind)
-    name = path.name.lower()
-    suffix = Path(name.removesuffix(".gz")).suffix + (".gz" if name.endswith(".gz") else "")
     check_file(path)
-    if suffix not in readers:
+    suffix = next((x for x in readers if path.name.lower().endswith(x)), None)
+    if suffix is None:
         known = ", ".join(readers)
         raise complain(path, f"is of no known kind: its name must end in one of {known}")
     if key is not None and suffix not in (".npz", ".nc"):
         raise complain(path, "key= chooses an array of an .npz or .nc file; this is neither")
     bounded(path)
     try:
-        cells = readers[suffix]()
+        cells = readers[suffix](path)
     except OSError as error:
         raise complain(path, f"cannot be read ({error.strerror or error})") from None
     return cells if packed is None else unpack_bits(cells, packed)

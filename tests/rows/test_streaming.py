@@ -199,7 +199,7 @@ def test_a_parquet_file_and_an_iterator_become_a_table_on_disk(tmp_path):
         ([np.zeros((3, 2)), np.ones((3, 3))], "row 4: 3 columns, after rows of 2"),
         ([np.zeros((3, 2)), -np.ones((3, 2))], "row 4, column 'x1': is -1/\\+1 from here on"),
         ([np.zeros((3, 2)), np.full((1, 2), 3)], "row 4, column 'x1': found 3, wanted 0/1"),
-        ([np.zeros(3)], r"row 1: gave a chunk of shape \(3,\)"),
+        ([np.zeros(3)], r"row 1: has shape \(3,\)"),
     ],
 )
 def test_chunks_that_do_not_fit_are_named_and_nothing_is_left(tmp_path, chunks, message):
