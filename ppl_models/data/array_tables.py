@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .bounded import array_needs, check_room
-from .cells import Cells, InputError, check_width, complain, listed, name_columns, show
+from .cells import Cells, InputError, complain, listed, name_columns, show
 
 
 @contextmanager
@@ -70,7 +70,7 @@ def read_parquet(path: Path, num_rows: int | None = None) -> Iterator[Cells]:
             # With pandas' own notes in the file its index comes back as an index: it is no column.
             frame = part.to_pandas()
             names = [str(name) for name in frame.columns]
-            yield Cells(path, frame, name_columns(path, names), first, "")
+            yield Cells(path, frame, name_columns(path, names), first)
             first += len(frame)
 
 
@@ -116,9 +116,8 @@ def unpack_bits(cells: Cells, packed: int) -> Cells:
     if array.shape[1] != -(-packed // 8):
         problem = f"has {array.shape[1]} bytes per row, but {packed} bits fill {-(-packed // 8)}"
         raise complain(path, problem)
-    check_width(path, packed)
-    bits = np.unpackbits(array, axis=1, count=packed)
-    return Cells(path, bits, name_columns(path, [""] * packed))
+    columns = name_columns(path, packed)
+    return Cells(path, np.unpackbits(array, axis=1, count=packed), columns)
 
 
 def _expect(path: Path, magic: tuple[bytes, ...], what: str) -> bytes:
@@ -155,8 +154,7 @@ def matrix(
     if array.dtype.kind not in "biufUSOT":
         problem = f"holds {array.dtype}: a table holds numbers, truth values or words"
         raise complain(path, problem, row=row)
-    check_width(path, array.shape[1])
-    columns = name_columns(path, names or [""] * array.shape[1])
+    columns = name_columns(path, names or array.shape[1])
     cells: Any = array
     if array.dtype.kind not in "biuf":
         import pandas as pd

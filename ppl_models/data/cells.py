@@ -202,20 +202,21 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
 
 
-def check_width(path: Path, width: int) -> None:
-    """Refuse a table too wide for any method, before anything else is made of it."""
+def name_columns(path: Path, names: Sequence[str] | int) -> tuple[str, ...]:
+    """Names without blanks around, each once; a column without a name is called by its place.
+
+    :param names: as the file has them, or the number of columns without any. A table too wide for
+        any method is refused before anything else is made of it.
+    """
+    width = names if isinstance(names, int) else len(names)
     if width > MOST_COLUMNS:
         raise complain(
             path,
             f"has {width} columns, and {MOST_COLUMNS} are the most: rows are data and columns "
             "features; if it is not lying on its side, choose among its columns first",
         )
-
-
-def name_columns(path: Path, names: list[str]) -> tuple[str, ...]:
-    """Names without blanks around, each once; a column without a name is called by its place."""
-    columns = tuple(name.strip() or f"x{place}" for place, name in enumerate(names, start=1))
-    check_width(path, len(columns))
+    named = [""] * width if isinstance(names, int) else names
+    columns = tuple(name.strip() or f"x{place}" for place, name in enumerate(named, start=1))
     if len(set(columns)) < len(columns):
         name = Counter(columns).most_common(1)[0][0]
         places = [str(place) for place, other in enumerate(columns, start=1) if other == name]

@@ -40,7 +40,7 @@ def read_text(path: Path, *, header: bool | None, kind: str) -> Cells:
         first = ["", *first]  # R's write.table gives names to all columns but the row names
     if named and second is None:
         raise complain(path, "has a row of names and no data below it")
-    columns = name_columns(path, first if named else [""] * len(first))
+    columns = name_columns(path, first if named else len(first))
     hint = " (if row 1 holds the names of the columns, give header=True)"
     hint = hint if header is None and not named else ""
     body = lines[num_lines:] if named else lines

@@ -45,8 +45,12 @@ WORDS = [
 ]
 
 
-@pytest.mark.parametrize("one, zero", WORDS)
-@pytest.mark.parametrize("hole", [None, "", "NA", "NaN", "nan", "null", "None", "?", " NA "])
+FORMS = [(*words, hole) for words in WORDS for hole in (None, "NA")]
+FORMS += [("1", "0", hole) for hole in ("", "NaN", "nan", "null", "None", "?", " NA ")]
+FORMS += [("yes", "no", hole) for hole in ("", "nan", "?", " NA ")]
+
+
+@pytest.mark.parametrize("one, zero, hole", FORMS)
 def test_text_cells_of_every_accepted_form(tmp_path, one, zero, hole):
     cells = np.where(BITS == 1, one, zero).astype(object)
     mask = None
