@@ -122,10 +122,9 @@ class Column(NamedTuple):
         if sorts == {"number"}:
             named = dict(zip(self.numbers, self.words, strict=True))
             low, high = min(named), max(named)
-            clear = (low, high) in ((0, 1), (-1, 1)) or low == high
-            return (
-                None if clear or not (asked or (low, high) == (1, 2)) else (named[low], named[high])
-            )
+            if low == high or (low, high) in ((0, 1), (-1, 1)):
+                return None
+            return (named[low], named[high]) if asked or (low, high) == (1, 2) else None
         return order(present) if sorts == {"text"} or (asked and sorts != {"word"}) else None
 
     def levels(self, kind: str, ordered: bool, known: Sequence[str] | None) -> Coded:
