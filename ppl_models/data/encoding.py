@@ -174,7 +174,7 @@ class Column(NamedTuple):
     def mixed(self, kind: str, known: Sequence[str] | None) -> Coded:
         """Numbers, bits or categories, as the cells show or a person says.
 
-        Two words stand as `order` says, more categories as `levels` has them.
+        Two words stand as `order` says, more categories in alphabetical order.
         """
         sorts, distinct, present = set(self.sorts), set(self.numbers), set(self.words)
         if not present:
@@ -195,7 +195,10 @@ class Column(NamedTuple):
             names = dict(zip(table, self.words, strict=True))
             coded = table, "binary", (names.get(0.0, ""), names.get(1.0, ""))
         else:
-            known = order(present) if known is None and len(present) == 2 else known
+            if known is None and len(present) == 2:
+                known = order(present)
+            elif known is None and kind == "categorical" and 2 < len(present) <= MOST_LEVELS:
+                known = sorted(present)
             table, _, levels = self.levels(kind, ordered=False, known=known)
             return table, "binary" if len(levels) == 2 else len(levels), levels
         if len(distinct) < 2 and known is None:

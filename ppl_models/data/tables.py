@@ -212,7 +212,7 @@ def load_mixed(
     """A table of any kinds of columns from a file, as `load_table` reads files.
 
     The kind of a column is seen from its cells: 0/1, −1/+1, 1/2, yes/no and any two words are
-    binary, other words categorical (levels as in `load_levels`), other numbers real.
+    binary, other words categorical (levels in alphabetical order), other numbers real.
 
     :param kinds: column -> one of `columns.KINDS`, where that guess is wrong; counts and ordered
         numbers are real here.
