@@ -277,8 +277,8 @@ def _bits(
     observed |= low
     fit = (observed if numbers.dtype.kind != "f" else observed | np.isnan(numbers)).all(axis=0)
     done = numeric & ~special & fit & ~(zeros & minus)
-    np.copyto(values, one, where=done)
-    np.copyto(mask, observed, where=done)
+    values[...] = one & done
+    np.logical_and(observed, done, out=mask)
     ones, types = one.any(axis=0), [numbers.dtype] if cells.array else cells.cells.dtypes
     truth = np.broadcast_to([x == np.bool_ for x in types], done.shape)
     for place in np.flatnonzero(done):

@@ -26,9 +26,9 @@ def read_text(path: Path, *, header: bool | None, kind: str) -> Cells:
 
     :param header: whether the first row holds names; None: find out, see :func:`has_header`.
     """
-    lines = _decode(path, _bytes(path)).split("\n")
-    delimiter = _delimiter(path, lines)
-    records = _records((line + "\n" for line in lines), delimiter)
+    text = _decode(path, _bytes(path))
+    delimiter = _delimiter(path, text.split("\n", 20)[:20])
+    records = _records(io.StringIO(text, newline=""), delimiter)
     try:
         first, num_lines, second = next(records), records.line_num, next(records, None)
     except csv.Error as error:
@@ -43,7 +43,7 @@ def read_text(path: Path, *, header: bool | None, kind: str) -> Cells:
     columns = name_columns(path, first if named else len(first))
     hint = " (if row 1 holds the names of the columns, give header=True)"
     hint = hint if header is None and not named else ""
-    body = lines[num_lines:] if named else lines
+    body = text.split("\n", num_lines)[num_lines] if named else text
     cells = plain_bits(body, delimiter, len(columns)) if kind == "binary" else None
     if cells is None:
         cells = _parse(path, body, delimiter, len(columns), 1 + named)
@@ -125,16 +125,16 @@ def _delimiter(path: Path, lines: list[str]) -> str:
     return next((mark for mark in (";", "\t", ",", " ") if mark in line.strip(" ")), ",")
 
 
-def plain_bits(lines: list[str], delimiter: str, width: int) -> np.ndarray | None:
+def plain_bits(body: str, delimiter: str, width: int) -> np.ndarray | None:
     """The cells of a table of 0 and 1 alone, one character each; None if it is another.
 
     pandas takes longer to import than all else that is done with a small table. Few rows, and three
     columns, are left to it: there names decide what a column is.
 
-    >>> plain_bits(["1,0"] * 9, ",", 2).sum(0).tolist(), plain_bits(["1,2"] * 9, ",", 2)
+    >>> plain_bits("1,0\\n" * 9, ",", 2).sum(0).tolist(), plain_bits("1,2\\n" * 9, ",", 2)
     ([9, 0], None)
     """
-    marks = np.frombuffer("\n".join([*lines, ""]).encode(), np.uint8)
+    marks = np.frombuffer((body.removesuffix("\n") + "\n").encode(), np.uint8)
     if width == 3 or len(marks) % (2 * width) or len(marks) <= 2 * width * FEWEST_ROWS:
         return None
     marks = marks.reshape(-1, 2 * width)
@@ -157,14 +157,14 @@ def _check_lengths(path: Path, counts: list[int], width: int, first_row: int) ->
             raise complain(path, f"has {cells}, but row 1 has {width}", row=row)
 
 
-def _parse(path: Path, lines: list[str], delimiter: str, width: int, first_row: int) -> Any:
+def _parse(path: Path, body: str, delimiter: str, width: int, first_row: int) -> Any:
     """The rows of a table as a frame, after a look at their lengths."""
     import pandas as pd
 
-    body = "\n".join(lines)
     missing = {form for word in MISSING for form in (word, word.upper(), word.title())}
     counts: list[int] = []
     try:
+        lines = body.split("\n")
         if '"' in body:
             counts = [len(cells) for cells in _records(lines, delimiter)]
         else:
