@@ -4,7 +4,7 @@
                                 [--methods A,B,…] [--budget 20] [--total SECONDS] [--out DIR]
 
 Rows, columns and latents of a program grow one after another. A cell is one size; its truth is
-drawn at that size (`files.cards`), its contenders and their judgement are those of `compare`.
+drawn at that size (`survey_truths`), its contenders and their judgement are those of `compare`.
 Each result is written when it is there: the same command goes on, and the time to another excess is
 read off without running anything.
 
@@ -32,13 +32,14 @@ from jax import random
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from latentbits.models.data import InputError
+from survey_truths import GROWTHS, Growth
 
 from inference.comparison.checks import Standing, Status, standing
 from inference.comparison.compare import compare
 from inference.comparison.contenders import chosen
 from inference.comparison.judge import Judged, no_row
 from inference.comparison.verdict import arrival
-from inference.files.cards import CARDS, Growth, draw_rows
+from inference.files.cards import draw_rows
 from inference.files.catalogue import find_program
 from inference.files.figures import MANY, Figure
 from inference.files.option import SEED, Option, add, settled
@@ -96,7 +97,7 @@ def sizes_of(growth: Growth, asked: dict[str, list[int] | None]) -> dict[str, li
 
     :param asked: axis -> sizes; None: the default ones. An axis that is not there is left out.
 
-    >>> sizes_of(CARDS["latent_trait"].grown, {"rows": [100], "latents": None})
+    >>> sizes_of(GROWTHS["latent_trait"], {"rows": [100], "latents": None})
     {'rows': [100, 600], 'latents': [1, 2, 3, 4]}
     """
     axes = {}
@@ -112,7 +113,7 @@ def sizes_of(growth: Growth, asked: dict[str, list[int] | None]) -> dict[str, li
 def cells_of(growth: Growth, sizes: dict[str, list[int]]) -> list[Cell]:
     """Every cell once, the smallest first: each axis grows alone.
 
-    >>> cells_of(CARDS["bernoulli_product"].grown, {"rows": [1000, 4000], "columns": [32, 64]})
+    >>> cells_of(GROWTHS["bernoulli_product"], {"rows": [1000, 4000], "columns": [32, 64]})
     [Cell(rows=1000, columns=64, latents=0), Cell(rows=4000, columns=32, latents=0), Cell(rows=4000, columns=64, latents=0)]
     """  # noqa: E501
     base = base_of(growth)
@@ -153,7 +154,7 @@ def run_cell(
     known = open_cell(folder, program, cell, settings)
     if until is not None and time.time() > until:
         return known
-    truth = CARDS[program].grown.make(*cell)
+    truth = GROWTHS[program].make(*cell)
     model = getattr(models, program)
     values = draw_rows(program, truth, 2 * settings.seed + 1, cell.rows)
     wanted = None if settings.methods is None else list(settings.methods)
@@ -486,7 +487,7 @@ def survey(options: argparse.Namespace) -> str:
     find_program(options.model)
     folder = check_folder("--out", options.out or f"survey_{options.model}")
     where = folder / "cells"
-    program, growth = options.model, CARDS[options.model].grown
+    program, growth = options.model, GROWTHS[options.model]
     sizes = sizes_of(growth, {x: getattr(options, x) for x in AXES if getattr(options, x) != []})
     if not sizes:
         raise InputError("nothing is left to grow: name sizes of --rows, --columns or --latents")
@@ -526,7 +527,7 @@ def survey(options: argparse.Namespace) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", metavar="MODEL", choices=list(CARDS), help="a public program")
+    parser.add_argument("model", metavar="MODEL", choices=list(GROWTHS), help="a public program")
     add(parser, OPTIONS)
     try:
         print(survey(settled(OPTIONS, parser.parse_args(arguments))), end="")

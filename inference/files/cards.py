@@ -32,15 +32,6 @@ class Setting(NamedTuple):
     priors: dict[str, dist.Distribution]  # narrower than the program's own, which stand otherwise
 
 
-class Growth(NamedTuple):
-    """Truths of any size, and the size of the paper's example, from which a survey grows them."""
-
-    make: Callable[[int, int, int], Truth]  # of rows, columns and latents of a row
-    rows: int
-    columns: int
-    latents: int | None  # None: it has none
-
-
 class Figure(NamedTuple):
     """A kind of figure of a report: a function of `report.figures` and its settings."""
 
@@ -56,7 +47,6 @@ class Card(NamedTuple):
     paper: Callable[[], Truth]  # the paper's, at its size: what a comparison runs on
     calibrate: Callable[[], Setting]  # a prior computes when it is made
     dims: dict[str, tuple[str, ...]]  # of its sites, in ArviZ's files
-    grown: Growth
     figures: tuple[Figure, ...] = ()
     more: Mapping[str, Callable[[], Truth]] = MappingProxyType({})  # other data of the paper's
     prior: bool = False  # whether its paper maximises the posterior of the parameters
@@ -94,7 +84,6 @@ CARDS: dict[str, Card] = {
         truths.three_prototypes,
         lambda: Setting(150, 5, {"num_factors": 1}, TRAIT),
         FACTORS,
-        Growth(truths.items, 600, 16, 2),
         (Figure("maps"),),
     ),
     "mixed_trait": Card(
@@ -106,7 +95,6 @@ CARDS: dict[str, Card] = {
             {**TRAIT, "prior_noise": dist.Gamma(10.0, 10.0)},
         ),
         FACTORS,
-        Growth(truths.mixed, 600, 7, 2),
         (Figure("maps"),),
     ),
     "trait_mixture": Card(
@@ -119,7 +107,6 @@ CARDS: dict[str, Card] = {
             "weights": ("component", "latent", "column"),
             "bias": ("component", "column"),
         },
-        Growth(truths.maps, 600, 16, 3),
         prior=True,
     ),
     "graded_trait": Card(
@@ -131,7 +118,6 @@ CARDS: dict[str, Card] = {
             {"prior_weights": UNIT, "prior_cutpoints": UNIT},
         ),
         {"weights": ("latent", "column")},
-        Growth(truths.scales, 1000, 10, 1),
     ),
     "clipped_gaussian": Card(
         "MomentInversion",
@@ -139,7 +125,6 @@ CARDS: dict[str, Card] = {
         lambda: truths.clipped(1000),
         lambda: Setting(100, 6, {"num_factors": 1}, TRAIT),
         FACTORS,
-        Growth(truths.items, 1000, 64, 2),
         (Figure("maps"), Figure("spectra"), Figure("morphs")),
     ),
     "binary_sparse_coding": Card(
@@ -148,7 +133,6 @@ CARDS: dict[str, Card] = {
         truths.ten_bars,
         few_causes,
         {"weights": ("latent", "column")},
-        Growth(truths.bars, 1000, 25, 10),
         (Figure("basis_functions"),),
         {"maximal": truths.maximal_bars},
     ),
@@ -158,7 +142,6 @@ CARDS: dict[str, Card] = {
         lambda: truths.three_strong_bars(1000),
         few_causes,
         {"weights": ("latent", "column")},
-        Growth(truths.strong_bars, 1000, 9, 3),
         (Figure("basis_functions"),),
     ),
     "bernoulli_mixture": Card(
@@ -168,7 +151,6 @@ CARDS: dict[str, Card] = {
         lambda: truths.clusters(4000, 10, 64),
         lambda: Setting(40, 6, {"num_components": 2}, {}),
         {"probs": ("component", "column"), "mixing": ("component",)},
-        Growth(lambda rows, columns, k: truths.clusters(rows, k, columns), 4000, 64, 10),
         (
             Figure("basis_functions", {
                 "site": "probs", "units": "components", "what": "patterns",
@@ -182,7 +164,6 @@ CARDS: dict[str, Card] = {
         lambda: truths.classes(1000),
         lambda: Setting(40, None, {"num_components": 2, "levels": (2, 3, 3, 4)}, {}),
         {"mixing": ("component",)},
-        Growth(truths.classes, 1000, 8, 3),
     ),
     "bernoulli_product": Card(
         "MAP",
@@ -190,7 +171,6 @@ CARDS: dict[str, Card] = {
         lambda: truths.coins(4000, 64),
         lambda: Setting(40, 4, {}, {}),
         {"probs": ("column",)},
-        Growth(lambda rows, columns, _: truths.coins(rows, columns), 4000, 64, None),
     ),
     "combination_machine": Card(
         "ExactGradient",
@@ -198,7 +178,6 @@ CARDS: dict[str, Card] = {
         truths.ten_units,
         lambda: Setting(60, 6, {"num_causes": 2}, TRAIT),
         UNITS,
-        Growth(truths.pushes, 4000, 64, 10),
         (
             Figure("influences", {
                 "push": "bits when it is on: black squares push towards 1, white ones towards 0",
@@ -211,7 +190,6 @@ CARDS: dict[str, Card] = {
         truths.ten_real_units,
         lambda: Setting(60, 4, {"num_causes": 2}, TRAIT),
         UNITS,
-        Growth(partial(truths.pushes, real=True), 4000, 64, 10),
         (
             Figure("influences", {
                 "push": "columns when it is on: black squares push up, white ones down",
@@ -224,7 +202,6 @@ CARDS: dict[str, Card] = {
         truths.ten_lines,
         lambda: Setting(60, 6, {"layers": (2,)}, {}),
         {},
-        Growth(truths.blots, 1000, 25, 10),
         (Figure("layers"),),
         {"patterns": truths.patterned_lines},
         prior=True,

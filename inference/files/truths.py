@@ -64,7 +64,7 @@ def outer_lines(side: int) -> np.ndarray:
     return stroke_masks(side)[[0, side - 1, side, 2 * side - 1]]
 
 
-def _coded(
+def linear_causes(
     num_data: int, weights: np.ndarray, noise: float, sparsity: float, words: str, *image: Any
 ) -> Truth:
     """Rows of causes of these weights, as sparse coding has them."""
@@ -75,20 +75,20 @@ def _coded(
 
 def four_bars() -> Truth:
     words = "four bars on a 3×3 grid, each in two images of five"
-    return _coded(160, 4.0 * outer_lines(3), 1.0, 0.4, words, (3, 3))
+    return linear_causes(160, 4.0 * outer_lines(3), 1.0, 0.4, words, (3, 3))
 
 
 def ten_bars() -> Truth:
     """Henniges et al. (2010), section 4: bars of ±10, noise of 2, two in an image."""
     signs = np.random.default_rng(0).permutation(np.repeat([1.0, -1.0], 5))
     words = "ten bars on a 5×5 grid, two in an image (Henniges et al. 2010)"
-    return _coded(1000, 10.0 * signs[:, None] * stroke_masks(5), 2.0, 0.2, words, (5, 5))
+    return linear_causes(1000, 10.0 * signs[:, None] * stroke_masks(5), 2.0, 0.2, words, (5, 5))
 
 
 def three_strong_bars(num_data: int) -> Truth:
     """Three bars that cross, on by degrees: as many as quadrature goes through."""
     words = "three bars on a 3×3 grid, each in two images of five and of any strength"
-    return _coded(num_data, 4.0 * outer_lines(3)[:3], 1.0, 0.4, words, (3, 3))
+    return linear_causes(num_data, 4.0 * outer_lines(3)[:3], 1.0, 0.4, words, (3, 3))
 
 
 def maximal_bars() -> Truth:
@@ -166,7 +166,7 @@ def coins(num_data: int, count: int) -> Truth:
     return Truth(num_data, count, {}, params, f"{count} independent bits")
 
 
-def _blended(
+def noisy_or_causes(
     num_data: int, weights: np.ndarray, leak: float, on: Any, words: str, *image: Any
 ) -> Truth:
     """Rows of causes of these weights, as a noisy-OR network of one layer has them."""
@@ -180,13 +180,13 @@ def _blended(
 
 def four_lines() -> Truth:
     words, on = "four lines on a 4×4 grid, more or less often", [0.3, 0.5, 0.5, 0.7]
-    return _blended(120, 3.0 * outer_lines(4), 0.02, on, words, (4, 4))
+    return noisy_or_causes(120, 3.0 * outer_lines(4), 0.02, on, words, (4, 4))
 
 
 def ten_lines() -> Truth:
     """Lewicki & Sejnowski (1996), section 5, the lines that are on independently."""
     words = "ten lines on a 5×5 grid (Lewicki & Sejnowski 1996)"
-    return _blended(1000, 6.0 * stroke_masks(5), 0.005, 0.3, words, (5, 5))
+    return noisy_or_causes(1000, 6.0 * stroke_masks(5), 0.005, 0.3, words, (5, 5))
 
 
 PATTERN_PROBABILITIES = (0.125, 0.125, 0.125, 0.125)
@@ -282,51 +282,6 @@ def classes(num_data: int, count: int = 8, components: int = 3) -> Truth:
     if (count, components) != (8, 3):
         words = f"{count} answers in two to four words, {components} classes"
     return Truth(num_data, None, sizes, params, words)
-
-
-def bars(num_data: int, count: int, causes: int) -> Truth:
-    """As `ten_bars`, of any size: each on a fifth of the columns, two in an image."""
-    rng = np.random.default_rng(0)
-    signs = rng.permutation(np.resize([1.0, -1.0], causes))
-    weights = 10.0 * signs[:, None] * _patches(rng, causes, count)
-    words = f"{causes} patches of {count} columns, two in a row"
-    return _coded(num_data, weights, 2.0, min(0.5, 2.0 / causes), words)
-
-
-def strong_bars(num_data: int, count: int, causes: int) -> Truth:
-    """As `three_strong_bars`, of any size."""
-    weights = 4.0 * _patches(np.random.default_rng(0), causes, count)
-    words = f"{causes} patches of {count} columns, of any strength"
-    return _coded(num_data, weights, 1.0, 0.4, words)
-
-
-def pushes(num_data: int, count: int, causes: int, real: bool = False) -> Truth:
-    """As `two_units`, of any size: each pushes columns of its own and is on half of the time.
-
-    :param real: whether the columns are.
-    """
-    rng = np.random.default_rng(0)
-    owner = np.arange(max(count, causes)) % causes
-    weights = np.zeros((causes, count))
-    weights[owner, np.arange(len(owner)) % count] = 1.5
-    weights *= rng.choice([-1.0, 1.0], weights.shape)
-    each = weights**2 / 2.0 if real else np.log(np.cosh(weights))
-    params = {"weights": weights, "bias": -each.sum(1)}
-    words = f"{count} columns that {causes} hidden units push"
-    return Truth(num_data, count, {"num_causes": causes}, params, words)
-
-
-def blots(num_data: int, count: int, causes: int) -> Truth:
-    """As `ten_lines`, of any size: each on a fifth of the columns, three in an image."""
-    weights = 6.0 * _patches(np.random.default_rng(0), causes, count)
-    words = f"{causes} patches of {count} columns, three in a row"
-    return _blended(num_data, weights, 0.005, min(0.5, 3.0 / causes), words)
-
-
-def _patches(rng: np.random.Generator, causes: int, count: int) -> np.ndarray:
-    patches = rng.random((causes, count)) < 0.2
-    patches[np.arange(causes), np.arange(causes) % count] = True  # none is empty
-    return patches
 
 
 def _repeated(pattern: tuple[Any, ...], count: int) -> tuple[Any, ...]:

@@ -9,6 +9,7 @@ import pytest
 import survey
 from numpyro.handlers import seed, substitute
 from survey import Cell, along, base_of, cells_of, places, sentences, sizes_of, target_of
+from survey_truths import GROWTHS
 
 import ppl_models
 from inference.files.cards import CARDS
@@ -18,7 +19,7 @@ from inference.reading.anatomy import inspect
 @pytest.mark.parametrize("name", CARDS)
 def test_every_program_grows_in_every_direction(name):
     """The program simulates at that size, with the parameters that the truth names."""
-    growth = CARDS[name].grown
+    growth = GROWTHS[name]
     assert base_of(growth).rows == CARDS[name].paper().num_data
     latents = 3 if growth.latents else 0
     made = growth.make(5, 9, latents)
@@ -34,14 +35,14 @@ def test_every_program_grows_in_every_direction(name):
 
 
 def test_each_axis_grows_alone_from_the_size_of_the_example():
-    growth = CARDS["noisy_or_network"].grown
+    growth = GROWTHS["noisy_or_network"]
     sizes = sizes_of(growth, {"rows": [500], "columns": None, "latents": [20, 5]})
     assert sizes == {"rows": [500, 1000], "columns": [12, 25, 50], "latents": [5, 10, 20]}
     grown = cells_of(growth, sizes)
     assert len(grown) == 6 and grown.count(Cell(1000, 25, 10)) == 1  # the axes meet in one
     assert all(sum(x != y for x, y in zip(cell, base_of(growth), strict=True)) <= 1
                for cell in grown)  # fmt: skip
-    assert sizes_of(CARDS["bernoulli_product"].grown, {"latents": None}) == {}
+    assert sizes_of(GROWTHS["bernoulli_product"], {"latents": None}) == {}
 
 
 def cell(latents, **methods):
@@ -92,9 +93,8 @@ def test_the_script_runs_each_cell_once_and_marks_what_did_not_come_to_its_turn(
     tmp_path, capsys, monkeypatch
 ):
     out = tmp_path / "map"
-    monkeypatch.setitem(CARDS, "bernoulli_product", CARDS["bernoulli_product"]._replace(
-        grown=CARDS["bernoulli_product"].grown._replace(rows=40, columns=3)
-    ))  # fmt: skip
+    small = GROWTHS["bernoulli_product"]._replace(rows=40, columns=3)
+    monkeypatch.setitem(GROWTHS, "bernoulli_product", small)
     asked = ["bernoulli_product", "--methods", "MAP", "--columns", "none", "--budget",
              "9", "--out", str(out)]  # fmt: skip
     survey.main([*asked, "--rows", "40"])
