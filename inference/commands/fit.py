@@ -115,14 +115,18 @@ def main(namespace: argparse.Namespace) -> int:
         "seconds": facts["seconds"], "compile_seconds": facts["compile_seconds"], **versions(),
     }  # fmt: skip
 
-    from ..files.netcdf import save, table_group
+    import xarray as xr
+
+    from ..files.arviz import save
     from .fit_report import held_out, report
 
     if "posterior" in groups:  # print the draws that the file holds, brought together
         params = {x: groups["posterior"][x].values for x in params}
     lines, tables = report(given, contender.name, contender, params, facts, settings, namespace)
     lines += [] if hidden is None else held_out(given, params, hidden)
-    groups |= {x: table_group(t.columns, t.dim, t.names) for x, t in tables.items()}
+    for what, table in tables.items():
+        variables = {x: (table.dim, np.asarray(v)) for x, v in table.columns.items()}
+        groups[what] = xr.Dataset(variables, {table.dim: np.asarray(table.names)})
     for line in lines:
         print(line)
     save(groups, out, attrs, "--out")
@@ -265,15 +269,13 @@ def _several(engine: Any, namespace: argparse.Namespace) -> Any:
 
 
 def _groups(kind: str, params: dict, facts: dict, given: Given) -> Any:
-    from ..files.netcdf import group, point_groups
+    from ..files.arviz import dataset, point_groups, posterior_groups
 
     columns = given.table.columns
-    groups = {"observed_data": group({"observed": given.table.values}, columns=columns)}
+    groups = {"observed_data": dataset({"observed": given.table.values}, columns=columns)}
     if kind == "point":
         point = {x: np.asarray(v)[0, 0] for x, v in params.items()}
         return groups | point_groups(given.program, point, facts["losses"], columns=columns)
-    from ..files.arviz import posterior_groups
-
     stats = facts.get("stats", {})
     return groups | posterior_groups(
         given.program, params, stats, columns=columns,

@@ -15,9 +15,16 @@ import numpy as np
 import xarray as xr
 from latentbits.models.data import InputError, Table
 
-from ..files.arviz import Groups, dataset, load, opened, posterior_groups
+from ..files.arviz import (
+    Groups,
+    dataset,
+    load,
+    opened,
+    point_groups,
+    posterior_groups,
+    save,
+)
 from ..files.cards import dims_of
-from ..files.netcdf import point_groups, save
 from ..files.predictive import STATISTICS, predictive_groups, statistics
 from .compare import Comparison
 from .judge import Judged, in_one_line
@@ -131,8 +138,7 @@ def method_groups(
     groups: Groups = {"observed_data": dataset(observed, columns=columns, dims=STATISTICS)}
     if judged.row["kind"] == "point":
         point = {x: np.asarray(v)[0, 0] for x, v in draws.params.items()}
-        made = point_groups(model, point, draws.losses, columns=columns, attrs=attrs)
-        return groups | {name: group.dataset() for name, group in made.items()}
+        return groups | point_groups(model, point, draws.losses, columns=columns, attrs=attrs)
     params, stats = (every(x, judged.scores.step) for x in (draws.params, draws.stats))
     arguments = (judged.observed,), sizes
     groups |= posterior_groups(

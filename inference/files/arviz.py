@@ -24,14 +24,26 @@ import xarray as xr
 from latentbits.models.data import InputError
 from latentbits.models.data.array_tables import MAGIC, check_hdf5
 from latentbits.models.data.bounded import check_room
-from latentbits.models.data.sealed import check_seal
+from latentbits.models.data.sealed import check_seal, sealed, write_whole
 
 from ..numerics.annealed import good_k
 from ..types import Arguments
 from .cards import dims_of
-from .netcdf import SLASH, group
+from .output import plain
 
 Groups = dict[str, xr.Dataset]
+POINT = (
+    "A point estimate: the group point_estimate holds it, and optimization the loss by iteration. "
+    "There are no draws of a posterior, so that arviz.summary, arviz.loo, R-hat and intervals do "
+    "not apply; standard errors are those of latentbits.standard_errors, draws those of a sampler."
+)
+"""What a file of a point estimate says of itself."""
+ALIGNED = (
+    "Draws brought together: units matched and factors rotated to the mean draw, which changes no "
+    "likelihood. As they were drawn they are in the group posterior_raw."
+)
+SLASH = "%2F"
+"""What stands for the / of a site's name in a file, where it would part groups."""
 
 
 def import_arviz() -> Any:
@@ -41,20 +53,71 @@ def import_arviz() -> Any:
     return arviz
 
 
-ALIGNED = (
-    "Draws brought together: units matched and factors rotated to the mean draw, which changes no "
-    "likelihood. As they were drawn they are in the group posterior_raw."
-)
+def dataset(
+    values: Mapping[str, Any],
+    leading: Sequence[str] = (),
+    *,
+    columns: Sequence[str] | None = None,
+    attrs: Mapping[str, Any] | None = None,
+    dims: Mapping[str, tuple[str, ...]] | None = None,
+) -> xr.Dataset:
+    """Arrays as one group: `leading` dimensions first, then those of each site.
 
+    An array whose shape contradicts the dimensions of its name has dimensions of its own.
 
-def dataset(values: Mapping[str, Any], leading: Sequence[str] = (), **how: Any) -> xr.Dataset:
-    """Arrays as one group of xarray's; see `netcdf.group`.
+    :param columns: names of the columns of the data, a coordinate wherever that dimension occurs.
+    :param attrs: what netCDF cannot hold becomes text.
 
     >>> group = dataset({"bias": np.zeros((2, 5, 3))}, ("chain", "draw"), columns=["a", "b", "c"])
     >>> group["bias"].dims, group["bias"].sel(column="b").shape
     (('chain', 'draw', 'column'), (2, 5))
     """
-    return group(values, leading, **how).dataset()
+    named = {**dims_of(), **(dims or {})}
+    sizes = {"column": len(columns)} if columns else {}
+    variables = {}
+    for name, value in values.items():
+        array = np.asarray(value)
+        shape = array.shape[len(leading) :]
+        own = named.get(name, ())[-len(shape) :]  # those of one component have no first axis
+        if len(own) != len(shape) or any(
+            sizes.get(dim, size) != size for dim, size in zip(own, shape, strict=True)
+        ):
+            own = tuple(f"{name}_dim_{i}" for i in range(len(shape)))
+        sizes.update(zip(own, shape, strict=True))
+        variables[name] = ((*leading, *own), array)
+    made = xr.Dataset(variables, attrs=attributes(attrs))
+    coords: dict[str, Any] = {dim: np.arange(made.sizes[dim]) for dim in leading if made}
+    if columns and "column" in made.dims:
+        coords["column"] = [str(x) for x in columns]
+    return made.assign_coords(coords)
+
+
+def attributes(attrs: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What netCDF can hold: numbers and text."""
+    made = {name: plain(value) for name, value in (attrs or {}).items()}
+    return {name: x if type(x) in (int, float, str) else str(x) for name, x in made.items()}
+
+
+def point_groups(
+    model: Any,
+    params: Mapping[str, Any],
+    losses: Any,
+    *,
+    columns: Sequence[str] | None = None,
+    attrs: Mapping[str, Any] | None = None,
+) -> Groups:
+    """A point estimate and the way to it, with a note on what it can be used for.
+
+    >>> from latentbits.models import latent_trait
+    >>> groups = point_groups(latent_trait, {"bias": np.zeros(3)}, [2.0, 1.0])
+    >>> sorted(groups), groups["point_estimate"].attrs["note"][:16]
+    (['optimization', 'point_estimate'], 'A point estimate')
+    """
+    dims, about = dims_of(getattr(model, "__name__", "")), {**(attrs or {}), "note": POINT}
+    return {
+        "point_estimate": dataset(params, columns=columns, attrs=about, dims=dims),
+        "optimization": dataset({"loss": losses}, ("iteration",)),
+    }
 
 
 def posterior_groups(
@@ -163,6 +226,10 @@ def container(groups: Groups) -> Any:
     arviz = import_arviz()
     if _has_own_container(arviz):
         return arviz.InferenceData(**{name: _flat(group) for name, group in groups.items()})
+    return _tree(groups)
+
+
+def _tree(groups: Groups) -> xr.DataTree:
     return xr.DataTree.from_dict({f"/{name}": _flat(group) for name, group in groups.items()})
 
 
@@ -173,6 +240,23 @@ def _has_own_container(arviz: Any) -> bool:
 def _flat(group: xr.Dataset, old: str = "/", put: str = SLASH) -> xr.Dataset:
     names = {str(name) for name in (*group.variables, *group.dims)}
     return group.rename({name: name.replace(old, put) for name in names if old in name})
+
+
+def save(
+    groups: Groups,
+    path: str | PathLike[str],
+    attrs: Mapping[str, Any] | None = None,
+    option: str | None = None,
+) -> None:
+    """Write groups as netCDF that `arviz.from_netcdf` of either line opens, whole or not at all.
+
+    HDF5 writes to memory: where a disk is full it would end the process.
+
+    :param option: of a command, which names another place, for the message of a full disk.
+    """
+    tree = _tree(groups)
+    tree.attrs = attributes(attrs)
+    write_whole(Path(path), sealed(bytes(tree.to_netcdf(engine="h5netcdf"))), option)
 
 
 @contextmanager

@@ -124,7 +124,7 @@ class LatentEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the fit as ``latentbits fit`` does: `transform`, `complete` and `score` use it."""
-        from ..files.netcdf import point_groups, save
+        from ..files.arviz import point_groups, save
         from ..files.output import versions
         from .fits import KIND
 

@@ -17,9 +17,8 @@ from inference.cli import main
 from inference.comparison.compare import Comparison
 from inference.comparison.files import KIND as COMPARISON
 from inference.comparison.files import load_comparison, save_comparison
-from inference.files.arviz import dataset, load
+from inference.files.arviz import dataset, load, save
 from inference.files.map.fit import Map
-from inference.files.netcdf import save
 from inference.items.fits import KIND, load_fit
 from ppl_models.data.sealed import sealed
 

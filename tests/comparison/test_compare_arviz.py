@@ -16,9 +16,8 @@ from inference.cli import main
 from inference.comparison.files import method_groups
 from inference.comparison.judge import Judged
 from inference.comparison.scoring import Scores
-from inference.files.arviz import container, import_arviz, prior_sensitivity
+from inference.files.arviz import container, import_arviz, prior_sensitivity, save
 from inference.files.cards import example
-from inference.files.netcdf import save
 from inference.files.predictive import check_totals
 from ppl_models import bernoulli_mixture
 

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 from jax import random
 
-from inference.files.arviz import container
+from inference.files.arviz import container, point_groups
 from inference.files.cards import example
 from inference.files.catalogue import methods, programs
-from inference.files.netcdf import point_groups
 from inference.reading.anatomy import ProgramError, inspect
 from inference.rows import disk
 from inference.running.algorithm import Algorithm
@@ -192,7 +191,7 @@ def test_a_method_keeps_the_contract(name, program, tmp_path):
         assert all(len(x) == len(made.values) for x in jax.tree.leaves(posterior.mean))
         assert all(np.isfinite(x).all() for x in jax.tree.leaves(posterior.mean))
     groups = point_groups(programs()[program], result.params, result.losses)
-    tree = container({x: group.dataset() for x, group in groups.items()})
+    tree = container(groups)
     assert tree["optimization"]["loss"].shape == (STEPS,)
     assert set(tree["point_estimate"].data_vars) == set(made.truth)
 
