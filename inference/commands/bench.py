@@ -20,7 +20,7 @@ from latentbits.models.data import InputError
 
 from ..files.catalogue import summary
 from ..files.output import as_json, check_output, versions, write_whole
-from .progress import Methods, stage
+from .progress import stage
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -52,14 +52,12 @@ def main(namespace: argparse.Namespace) -> int:
             print(f"{name:{width}}   {summary(run).rstrip('.')}")
         return 0
     tables = {}
-    count = Methods(list(chosen))
     measuring = sys.modules["measuring"]  # the benchmarks' own
     with measuring.one_core(), measuring.nothing_remembered():
-        for name, run in chosen.items():
+        for number, (name, run) in enumerate(chosen.items(), 1):
             began = time.process_time()
-            with stage(count):
+            with stage(f"compiling and running {name} ({number} of {len(chosen)})"):
                 tables[name] = run(namespace.full)
-            count.done(name)
             tables[name]["cpu_in_all"] = time.process_time() - began
             lines = measuring.table(tables[name]["rows"])
             print(tables[name]["title"], *lines, "", sep="\n", flush=True)

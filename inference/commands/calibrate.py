@@ -18,7 +18,7 @@ from ..files.output import (
 )
 from ..reading.anatomy import inspect
 from .options import add_program_options
-from .progress import Methods, say, stage
+from .progress import say, stage
 
 if TYPE_CHECKING:
     from ..comparison.calibration.calibrate import Judged
@@ -53,14 +53,13 @@ def main(namespace: argparse.Namespace) -> int:
     setting = setting_of(namespace.model, dict(namespace.set))
     trials = simulate(namespace.model, setting, namespace.trials, key_trials)
     anatomy = inspect(trials.model, (trials.data[0],), trials.kwargs)
-    count = Methods(chosen(anatomy, wanted)[0])
+    with stage(names=list(chosen(anatomy, wanted)[0])) as done:
 
-    def progress(name: str, judged: Judged) -> None:
-        """One line on stderr as a method ends."""
-        say(f"  {name:<16} {judged.seconds:.0f} s")
-        count.done(name)
+        def progress(name: str, judged: Judged) -> None:
+            """One line on stderr as a method ends."""
+            say(f"  {name:<16} {judged.seconds:.0f} s")
+            done(name)
 
-    with stage(count):
         calibration = calibrate(trials, key_methods, wanted, progress)
     numbers = summary(calibration)
     numbers["made_by"] = {"seed": namespace.seed, **versions()}

@@ -13,7 +13,7 @@ from ..files.option import SEED, Option, add, settled
 from ..files.output import FIGURES, align, as_picture, check_output, write_whole
 from ..reading.anatomy import inspect as anatomy_of
 from .options import METHOD, add_options, open_given
-from .progress import Methods, stage
+from .progress import stage
 
 MOST_SIZES = 50
 OPTIONS = {
@@ -88,25 +88,22 @@ def main(namespace: argparse.Namespace) -> int:
         return engine.of(given.program, anatomy)
 
     fits = [f"{name}={size}" for size in sizes for _ in range(namespace.folds + 1)]
-    count_fits = Methods(fits)
-    with stage(count_fits):
+    with stage(names=fits) as done:
         anatomy_of(given.program, (given.table.values,), given.kwargs)  # refuses before any work
         choices = choose(
             given.program, (given.table.values, given.kwargs), (name, sizes), method,
             folds=namespace.folds, steps=namespace.steps, seed=namespace.seed,
-            on_fit=lambda size: count_fits.done(f"{name}={size}"),
+            on_fit=lambda size: done(f"{name}={size}"),
         )  # fmt: skip
     best = taken(choices)
     tests: list[Any] = []
     if namespace.bootstrap and len(choices) > 1:
-        drawn = Methods(
-            [f"{name}={size}" for size in sizes[1:] for _ in range(namespace.bootstrap)]
-        )
-        with stage(drawn):
+        drawn = [f"{name}={size}" for size in sizes[1:] for _ in range(namespace.bootstrap)]
+        with stage(names=drawn) as done:
             tests = compare_sizes(
                 choices, given.table.values, given.kwargs.get("mask"),
                 replicates=namespace.bootstrap, budget=namespace.budget, seed=namespace.seed,
-                on_table=lambda size: drawn.done(f"{name}={size}"),
+                on_table=lambda size: done(f"{name}={size}"),
             )  # fmt: skip
     print("\n".join(align(_rows(name, choices, tests))))
     least = min(choices, key=lambda one: one.whole.bic)

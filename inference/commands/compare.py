@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from ..files.option import SEED, Option, add, settled
 from ..files.output import as_json, check_folder, versions, write_whole
 from ..reading.anatomy import inspect
 from .options import Given, add_options, open_given, tell
-from .progress import Methods, say, stage
+from .progress import say, stage
 
 OPTIONS = {
     "example": Option(
@@ -111,12 +112,11 @@ def _compare(namespace: argparse.Namespace, folder: Path, pool: Workers | None) 
     wanted = None if namespace.methods is None else namespace.methods.split(",")
     anatomy = inspect(given.program, (given.table.values,), kwargs)
     names = [x.name for x in chosen(anatomy, wanted)[0]]
-    count = Methods(names, 1 if pool is None else pool.count)
     mask = kwargs.pop("mask", None)
     reference = opened.kept if namespace.reference is None else namespace.reference
 
-    def on_result(name: str, row: dict[str, Any]) -> None:
-        count.done(name)
+    def on_result(done: Callable[[str], None], name: str, row: dict[str, Any]) -> None:
+        done(name)
         words = row["reason"]
         if "held_out" in row:
             words = f"{row['held_out']:.4f} nats per row, {row['seconds']:.2f} s"
@@ -136,15 +136,14 @@ def _compare(namespace: argparse.Namespace, folder: Path, pool: Workers | None) 
     def one(number: int, passing: list[str] | None) -> Any:
         if passing is not None:
             say(f"data set {number + 1}: {', '.join(passing)}")
-            count.again(passing)
-        return compare(
-            given.program, opened.values(number), passing or wanted, name=given.name,
-            reference=reference if number == 0 else None, on_result=on_result, pool=pool,
-            keep=kept if number == 0 else None, **on(number),
-        )  # fmt: skip
+        with stage(names=passing or names, at_once=1 if pool is None else pool.count) as done:
+            return compare(
+                given.program, opened.values(number), passing or wanted, name=given.name,
+                reference=reference if number == 0 else None, on_result=partial(on_result, done),
+                pool=pool, keep=kept if number == 0 else None, **on(number),
+            )  # fmt: skip
 
-    with stage(count):
-        comparison = repeat(one, namespace.replicates, namespace.budget, expect)
+    comparison = repeat(one, namespace.replicates, namespace.budget, expect)
     if pool is not None:
         pool.close()  # their memory is wanted for the report
     tell([x["lost_digits"] for x in comparison.rows.values() if "lost_digits" in x][:1])
