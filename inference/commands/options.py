@@ -14,7 +14,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpyro.distributions as dist
@@ -209,29 +209,34 @@ def _load(
     name: str, program: Callable, settings: dict[str, Any], namespace: argparse.Namespace
 ) -> Table:
     """The table as the program wants it: levels, bits where it observes bits, else real numbers."""
+    how: dict[str, Any] = {"key": namespace.key, "said": said(namespace)}
     if _wants_levels(program, settings):
         with blame(name, "fails on any table"):
-            ordered = _observes_order(program, settings)
-        return load_levels(namespace.data, ordered=ordered, key=namespace.key, said=said(namespace))
-    binary = _try_to_load(namespace, "binary")
-    if isinstance(binary, Table):
-        with blame(name, "fails on this table"):
-            if _observes_bits(program, binary.values, settings):
-                return binary
-    real, wants_bits = _try_to_load(namespace, "real"), False
-    if isinstance(binary, InputError) and isinstance(real, Table):
-        with blame(name, "fails on this table"):
-            wants_bits = _observes_bits(program, real.values, settings)
-    elif isinstance(binary, InputError):
-        # Which of the two complaints is of use? What a program observes shows on any table.
+            observed = _observed(program, np.zeros((5, 2), np.int8), {**settings, "levels": (3, 3)})
+        ordered = any(isinstance(innermost(fn), dist.OrderedLogistic) for fn in observed)
+        return load_levels(namespace.data, ordered=ordered, **how)
+    how["allow_constant"] = namespace.constant
+    problems: list[InputError] = []
+    for kind in ("binary", "real"):
         try:
-            wants_bits = _observes_bits(program, np.zeros((5, 3), np.float32), settings)
-        except Exception:
-            wants_bits = True
-    table = binary if wants_bits else real
-    if isinstance(table, InputError):
-        raise table
-    return table
+            table = load_table(namespace.data, kind=kind, **how)
+        except InputError as error:
+            problems.append(error)
+            continue
+        with blame(name, "fails on this table"):
+            bits = _observes_bits(program, table.values, settings)
+        if bits and problems:  # real numbers where bits are wanted
+            raise problems[0]
+        if bits or kind == "real":
+            return table
+    if len(problems) == 1:
+        raise problems[0]
+    # Which of the two complaints is of use? What a program observes shows on any table.
+    try:
+        bits = _observes_bits(program, np.zeros((5, 3), np.float32), settings)
+    except Exception:
+        bits = True
+    raise problems[0 if bits else 1]
 
 
 def _wants_levels(program: Callable, settings: dict[str, Any]) -> bool:
@@ -240,27 +245,15 @@ def _wants_levels(program: Callable, settings: dict[str, Any]) -> bool:
     return levels is not None and levels.default is levels.empty and "levels" not in settings
 
 
-def _observes_order(program: Callable, settings: dict[str, Any]) -> bool:
-    kwargs = {**settings, "levels": (3, 3)}
-    sites = trace_shapes(program, (np.zeros((5, 2), np.int8),), kwargs).values()
-    observed = [innermost(x["fn"]) for x in sites if x["type"] == "sample" and x["is_observed"]]
-    return any(isinstance(x, dist.OrderedLogistic) for x in observed)
-
-
-def _try_to_load(
-    namespace: argparse.Namespace, kind: Literal["binary", "real"]
-) -> Table | InputError:
-    how = {"kind": kind, "key": namespace.key, "allow_constant": namespace.constant}
-    try:
-        return load_table(namespace.data, **how, said=said(namespace))
-    except InputError as error:
-        return error
+def _observed(program: Callable, values: np.ndarray, settings: dict[str, Any]) -> list[Any]:
+    """The distributions of the observed sites."""
+    sites = trace_shapes(program, (values,), settings).values()
+    return [x["fn"] for x in sites if x["type"] == "sample" and x["is_observed"]]
 
 
 def _observes_bits(program: Callable, values: np.ndarray, settings: dict[str, Any]) -> bool:
-    sites = trace_shapes(program, (values,), settings).values()
-    observed = [x for x in sites if x["type"] == "sample" and x["is_observed"]]
-    return any(x["fn"].support.is_discrete and not _counts(x["fn"].support) for x in observed)
+    supports = [fn.support for fn in _observed(program, values, settings)]
+    return any(x.is_discrete and not _counts(x) for x in supports)
 
 
 def _counts(support: Any) -> bool:
