@@ -8,6 +8,7 @@ row and the mean of a column; the rows themselves too where they are few.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -23,8 +24,6 @@ from ..rows.devices import one_device
 from ..types import Arguments
 from .arviz import Groups, dataset
 
-BLOCK = 50
-"""Draws that are replicated at a time: one compiled piece serves all methods."""
 MOST_CELLS, MOST_KEPT = 50_000_000, 4_000_000
 """Cells of all replicates that are made, and that are kept whole."""
 NUM_PRIOR = 500
@@ -49,6 +48,7 @@ def predictive_groups(
     """
     anatomy = inspect(model, *arguments)
     table = np.asarray(arguments[0][0])
+    shape = next(iter(params.values())).shape[:2]
     values = {x: np.asarray(params[x]) for x in anatomy.parameters if x in params}
     site = anatomy.observed[0] if len(anatomy.observed) == 1 else None
     device = one_device(*arguments)
@@ -60,86 +60,68 @@ def predictive_groups(
         with handlers.block():
             return handlers.trace(handlers.seed(program, key)).get_trace(*args, **kwargs)
 
-    def log_priors(points: Any, arrays: list[Any]) -> dict[str, Any]:
+    def log_prior(points: Any, arrays: list[Any]) -> dict[str, Any]:
         def one(point: Any) -> dict[str, Any]:
             trace = traced(point, random.key(0), arrays)
-            sites = {x: trace[x] for x in values if trace[x]["type"] == "sample"}
+            sites = {x: trace[x] for x in point if trace[x]["type"] == "sample"}
             return {x: site["fn"].log_prob(site["value"]).sum() for x, site in sites.items()}
 
         return lax.map(one, points)
 
-    def replicated(points: Any, keys: Any, arrays: list[Any]) -> Any:
-        return lax.map(lambda x: traced(x[0], x[1], arrays)[site]["value"], (points, keys))
+    def replicated(points: Any, keys: Any, there: Any, arrays: list[Any]) -> Any:
+        def one(pair: tuple[Any, Any]) -> dict[str, Any]:
+            rows = traced(*pair, arrays)[site]["value"]
+            return {**statistics(rows, there), **({"observed": rows} if whole else {})}
+
+        return lax.map(one, (points, keys))
 
     def priors(keys: Any, arrays: list[Any]) -> Any:
         return jax.vmap(lambda key: prior_draw(model, anatomy, key, hollow.arguments(arrays)))(keys)
 
+    def flat(some: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {x: v.reshape((-1, *v.shape[2:])) for x, v in some.items()}
+
+    def group(found: Mapping[str, Any], shape: tuple[int, ...], **how: Any) -> Any:
+        chains = {x: np.asarray(v).reshape((*shape, *v.shape[1:])) for x, v in found.items()}
+        return dataset(chains, ("chain", "draw"), **how)
+
     key_prior, key_rows = random.split(random.key(0))
     drawn = remembered(priors)(random.split(key_prior, NUM_PRIOR), arrays)
-    drawn = {x: np.asarray(v)[None] for x, v in drawn.items()}
-    leading = ("chain", "draw")
-    each = _in_blocks(remembered(log_priors), values, arrays)
     groups = {
-        "prior": dataset(drawn, leading, columns=columns, dims=dims),
-        "log_prior": dataset(each, leading),
+        "prior": group(drawn, (1, NUM_PRIOR), columns=columns, dims=dims),
+        "log_prior": group(remembered(log_prior)(flat(values), arrays), shape),
     }
-    if site is None or not _like(table, replicated, values, arrays):
+    if site is None:
         return groups
-    step = -(-num_draws(values) * table.size // MOST_CELLS)
-    some = {x: v[:, step - 1 :: step] for x, v in values.items()}
-    keys = random.split(key_rows, num_draws(some))
-    whole = num_draws(some) * table.size <= MOST_KEPT
-
-    def kept(points: Any, keys: Any, arrays: list[Any]) -> dict[str, np.ndarray]:
-        rows = np.asarray(remembered(replicated)(points, keys, arrays))
-        summary = statistics(rows, mask)
-        return {**summary, "observed": rows} if whole else summary
-
-    group = dataset(_in_blocks(kept, some, arrays, keys), leading, columns=columns, dims=STATISTICS)
-    groups["posterior_predictive"] = group.assign_coords(
-        draw=np.arange(next(iter(values.values())).shape[1])[step - 1 :: step]
-    )
+    first = {x: v[0, 0] for x, v in values.items()}
+    rows = jax.eval_shape(lambda *x: traced(*x)[site]["value"], first, key_rows, arrays)
+    if rows.shape != table.shape:
+        return groups
+    step = -(-math.prod(shape) * table.size // MOST_CELLS)
+    draws = np.arange(shape[1])[step - 1 :: step]
+    keys = random.split(key_rows, shape[0] * len(draws))
+    whole = len(keys) * table.size <= MOST_KEPT
+    some = flat({x: v[:, draws] for x, v in values.items()})
+    there = np.ones(table.shape, np.float32) if mask is None else np.asarray(mask, np.float32)
+    made = remembered(replicated)(some, keys, there, arrays)
+    replicates = group(made, (shape[0], len(draws)), columns=columns, dims=STATISTICS)
+    groups["posterior_predictive"] = replicates.assign_coords(draw=draws)
     return groups
-
-
-def num_draws(values: Mapping[str, np.ndarray]) -> int:
-    """Draws of all chains."""
-    shape = next(iter(values.values())).shape
-    return shape[0] * shape[1]
-
-
-def _in_blocks(
-    function: Callable, values: dict[str, np.ndarray], arrays: list[Any], keys: Any = None
-) -> dict[str, np.ndarray]:
-    """A function of blocks of draws, on all of them: (num_chains, num_draws, ...) by name."""
-    shape, total = next(iter(values.values())).shape[:2], num_draws(values)
-    flat = {x: v.reshape((-1, *v.shape[2:])) for x, v in values.items()}
-    parts = []
-    for start in range(0, total, BLOCK):
-        place = np.minimum(np.arange(start, start + BLOCK), total - 1)  # the last block is filled
-        more = () if keys is None else (keys[place],)
-        block = function({x: v[place] for x, v in flat.items()}, *more, arrays)
-        parts.append({x: np.asarray(v)[: total - start] for x, v in block.items()})
-    joined = {x: np.concatenate([part[x] for part in parts]) for x in parts[0]}
-    return {x: v.reshape((*shape, *v.shape[1:])) for x, v in joined.items()}
 
 
 STATISTICS = {"total": ("row",), "column_mean": ("column",), "observed": ("row", "column")}
 
 
-def statistics(rows: np.ndarray, mask: np.ndarray | None = None) -> dict[str, np.ndarray]:
+def statistics(rows: Any, mask: Any = None) -> dict[str, Any]:
     """Totals of rows and means of columns, of tables (..., num_data, num_features).
 
     >>> values = statistics(np.array([[1.0, 0.0], [1.0, 1.0]]), np.array([[1, 1], [0, 1]]))
     >>> values["total"].tolist(), values["column_mean"].tolist()
     ([1.0, 1.0], [1.0, 0.5])
     """
-    there = np.ones(rows.shape[-2:]) if mask is None else np.asarray(mask, float)
+    there = np.ones(rows.shape[-2:]) if mask is None else mask * 1.0
     observed = rows * there
-    return {
-        "total": observed.sum(-1),
-        "column_mean": observed.sum(-2) / np.maximum(there.sum(0), 1.0),
-    }
+    return {"total": observed.sum(-1), "column_mean": observed.sum(-2) / there.sum(0).clip(1.0)}
 
 
 def check_totals(groups: Groups) -> dict[str, Any]:
@@ -164,10 +146,3 @@ def check_totals(groups: Groups) -> dict[str, Any]:
         "mean": counts.mean(0).tolist(), "low": band[0].tolist(), "high": band[1].tolist(),
         "outside": int(((observed < band[0]) | (observed > band[1])).sum()),
     }  # fmt: skip
-
-
-def _like(table: np.ndarray, function: Callable, values: dict[str, Any], arrays: Any) -> bool:
-    """Whether replicated rows are a table like the observed one."""
-    some = {x: v[0, :1] for x, v in values.items()}
-    replicate = jax.eval_shape(function, some, random.split(random.key(0), 1), arrays)
-    return tuple(replicate.shape[1:]) == table.shape
