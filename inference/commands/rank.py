@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from latentbits.models.data import InputError
 
-from ..files.output import read_json
+from ..files.output import align, read_json
 from .progress import stage
 
 DESCRIPTION = """Rank results that `latentbits compare` wrote, of one model or of several, on the
@@ -41,15 +41,11 @@ def main(namespace: argparse.Namespace) -> int:
         results[name if name not in results else file] = groups
     with stage("leave-one-out"), opened(", ".join(namespace.files), "result of a sampler"):
         rows = rank(results)
-    width = max(len(row["name"]) for row in rows)
-    print(f"{'':{width}}  elpd / row      ±   behind      ±  bad k̂")
+    lines = [["", "elpd / row", "±", "behind", "±", "bad k̂"]]
     for row in rows:
-        count = row["rows"]
-        print(
-            f"{row['name']:{width}}  {row['elpd'] / count:10.3f}  {row['error'] / count:5.3f}"
-            f"  {row['behind'] / count:7.3f}  {row['behind_error'] / count:5.3f}"
-            f"  {row['bad_pareto_k']:5d}"
-        )
+        means = [row[x] / row["rows"] for x in ("elpd", "error", "behind", "behind_error")]
+        lines.append([row["name"], *(f"{x:.3f}" for x in means), str(row["bad_pareto_k"])])
+    print("\n".join(align(lines)))
     return 0
 
 

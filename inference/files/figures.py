@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -41,26 +42,8 @@ def house_style() -> Iterator[None]:
     import matplotlib
     from cycler import cycler
 
-    style: dict[Any, Any] = {
-        "axes.axisbelow": True,
-        "axes.grid": False,
-        "axes.labelsize": 13,
-        "axes.linewidth": 0.8,
-        "axes.prop_cycle": cycler(color=PALETTE),
-        "axes.spines.right": False,
-        "axes.spines.top": False,
-        "axes.titlelocation": "left",
-        "axes.titlesize": 13,
-        "figure.constrained_layout.use": True,
-        "figure.dpi": 150,
-        "font.size": 12,
-        "legend.frameon": False,
-        "lines.linewidth": 1.8,
-        "savefig.dpi": 150,
-        "xtick.labelsize": 11,
-        "ytick.labelsize": 11,
-    }
-    with matplotlib.rc_context(style):
+    colours: dict[Any, Any] = {"axes.prop_cycle": cycler(color=PALETTE)}
+    with matplotlib.rc_context(colours, fname=Path(__file__).with_name("house.mplstyle")):
         yield
 
 
