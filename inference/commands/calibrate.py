@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING
 from jax import random
 
 from ..files.option import SEED, Option, add, settled
-from ..files.output import (
-    FIGURES,
-    as_json,
-    as_picture,
-    check_output,
-    versions,
-    write_whole,
-)
+from ..files.output import FIGURES, as_json, as_picture, check_output, versions, write_whole
 from ..reading.anatomy import inspect
 from .options import add_program_options
 from .progress import say, stage

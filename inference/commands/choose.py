@@ -124,19 +124,15 @@ def _rows(name: str, choices: list[Any], tests: list[Any]) -> list[list[str]]:
     heads += ["LR", "p", "±", "tables"] if tests else []
     rows, made = [heads], {one.size: one for one in tests}
     for one in choices:
+        whole, test = one.whole, made.get(one.size)
         error = one.held_out.std(ddof=1) / math.sqrt(len(one.held_out))
-        whole = one.whole
         row = [str(one.size), f"{one.held_out.mean():.4f}", f"{error:.4f}"]
-        row += [f"{whole.log_likelihood:.2f}", f"{whole.aic:.2f}", f"{whole.bic:.2f}"]
-        row.append(str(whole.num_free))
-        row += [] if one.entropy is None else [f"{one.entropy:.3f}"]
-        if one.size in made:
-            test = made[one.size]
+        row += [f"{x:.2f}" for x in (whole.log_likelihood, whole.aic, whole.bic)]
+        row += [str(whole.num_free)] + ([] if one.entropy is None else [f"{one.entropy:.3f}"])
+        if test is not None:
             row += [f"{test.statistic:.2f}", f"{test.p_value:.3f}", f"{test.error:.3f}"]
             row.append(str(test.replicates))
-        elif tests:
-            row += ["—"] * 4
-        rows.append(row)
+        rows.append(row + ["—"] * (len(heads) - len(row)))
     return rows
 
 

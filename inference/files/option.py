@@ -72,9 +72,8 @@ def settled(options: Mapping[str, Option], namespace: argparse.Namespace) -> arg
         value = chosen[name]
         if value is None and option.full is not None:
             value = chosen[name] = option.full if namespace.full else option.default
-        for number in value if isinstance(value, list | tuple) else (value,):
-            if not isinstance(number, int | float):
-                continue
+        every = value if isinstance(value, list | tuple) else [value]
+        for number in [x for x in every if isinstance(x, int | float)]:
             if option.least is not None and not number >= option.least:
                 raise InputError(f"{_flag(name)} {number:g}: must be at least {option.least:g}")
             if option.above is not None and not number > option.above:

@@ -162,13 +162,7 @@ def draw(
     from matplotlib.figure import Figure
 
     from ..figures import image_grid
-    from .figure import (
-        draw_lines,
-        draw_map,
-        label_lines,
-        mark_places,
-        spread_places,
-    )
+    from .figure import draw_lines, draw_map, label_lines, mark_places, spread_places
 
     many = label is not None and 1 < len(np.unique(label)) <= 12
     figure = Figure(figsize=(9.5 if image else 7.6 if many or behind is not None else 6.4, 6))
