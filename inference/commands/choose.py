@@ -38,8 +38,8 @@ entropy of classes and a bootstrap likelihood-ratio test; and which size it woul
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser)
-    words, how = "such as num_factors=1..4", {"required": True}
-    add(parser, {"over": Option(str, words, metavar="NAME=LOW..HIGH", parse=_over, how=how)})
+    how: Any = {"metavar": "NAME=LOW..HIGH", "required": True, "type": _over}
+    parser.add_argument("--over", help="such as num_factors=1..4", **how)
     add(parser, OPTIONS)
 
 

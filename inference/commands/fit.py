@@ -16,7 +16,7 @@ from jax import random
 from latentbits.models.data import InputError, Table
 
 from ..files.catalogue import blame, find_method
-from ..files.option import SEED, Option, add
+from ..files.option import SEED, add
 from ..files.output import as_csv, check_output, versions, write_whole
 from ..items.fits import KIND, read_rows
 from ..numerics.rotation import ROTATIONS
@@ -25,41 +25,35 @@ from ..reading.arguments import put
 from ..reading.small_scales import ScaleWarning
 from ..running.contract import Stop
 from ..types import Arguments
-from .options import AGAIN, METHOD, Given, add_options, open_given, said, setting, tell
+from .options import METHOD, Given, add_options, open_given, said, setting, tell
 from .progress import stage
 
-OPTIONS = {
-    "plate": Option(str, "plate of the rows, if there are several", metavar="NAME"),
-    "method": METHOD,
-    "out": Option(str, "where the fit is kept", metavar="FIT.nc", how={"required": True}),
-    "steps": Option(int, "most steps (default 500, or as many as the stages of the method have)"),
-    "starts": Option(int, "number of starts; the best is kept", how={"default": 1}),
-    "valid": Option(str, "rows not trained on: keep what predicts them best", metavar="FILE"),
-    "patience": Option(int, "checks of --valid without gain before the end", how={"default": 20}),
-    "hold_out": Option(
-        float, "share of the cells of bits to hide from the fit, which is scored on them",
-        metavar="SHARE",
-    ),
-    "option": Option(
-        str, "a setting of the method, such as learning_rate=0.1; may be repeated",
-        metavar="NAME=VALUE", parse=setting, how=AGAIN,
-    ),
-    "checkpoint": Option(
-        str, "save the state there; the same command goes on from it", metavar="DIR"
-    ),
-    "budget": Option(float, "most seconds to run", metavar="SECONDS"),
-    "seed": SEED,
-    "rotation": Option(
-        str, "rotation of the loadings of several factors, and of their scores",
-        choices=ROTATIONS, how={"default": "none"},
-    ),
-}  # fmt: skip
 DESCRIPTION = "Fit a program to a table. `transform`, `complete` and `score` use the fit."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser)
-    add(parser, OPTIONS)
+    option = parser.add_argument
+    option("--plate", metavar="NAME", help="plate of the rows, if there are several")
+    option("--out", metavar="FIT.nc", required=True, help="where the fit is kept")
+    words = "most steps (default 500, or as many as the stages of the method have)"
+    option("--steps", type=int, help=words)
+    option("--starts", type=int, default=1, help="number of starts; the best is kept")
+    option("--valid", metavar="FILE", help="rows not trained on: keep what predicts them best")
+    words = "checks of --valid without gain before the end"
+    option("--patience", type=int, default=20, help=words)
+    words = "share of the cells of bits to hide from the fit, which is scored on them"
+    option("--hold-out", type=float, metavar="SHARE", help=words)
+    option(
+        "--option", metavar="NAME=VALUE", type=setting, action="append", default=[],
+        help="a setting of the method, such as learning_rate=0.1; may be repeated",
+    )  # fmt: skip
+    words = "save the state there; the same command goes on from it"
+    option("--checkpoint", metavar="DIR", help=words)
+    option("--budget", type=float, metavar="SECONDS", help="most seconds to run")
+    words = "rotation of the loadings of several factors, and of their scores"
+    option("--rotation", choices=ROTATIONS, default="none", help=words)
+    add(parser, {"method": METHOD, "seed": SEED})
 
 
 def main(namespace: argparse.Namespace) -> int:

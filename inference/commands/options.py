@@ -22,13 +22,11 @@ from latentbits.models.data import InputError, Said, Table, load_levels, load_ta
 from latentbits.models.data.columns import KINDS
 
 from ..files.catalogue import _nearest, blame, find_program
-from ..files.option import Option, add
+from ..files.option import Option
 from ..reading.anatomy import ProgramError
 from ..reading.tracing import each_value, innermost, trace_shapes
 from ..running.settings import check_settings
 
-AGAIN = {"action": "append", "default": []}
-"""Of an option that may be repeated."""
 METHOD = Option(
     str, "by default the recommended one: for latent_trait, mixed_trait and trait_mixture "
     "QuadratureEM, where their paper has BoundEM",
@@ -51,32 +49,30 @@ def add_options(parser: argparse.ArgumentParser, *, optional: bool = False) -> N
     """
     add_program_options(parser)
     more = "; by default an example drawn from the program" if optional else ""
-    words, how = f"the table, one row per datum{more}", {"required": not optional}
-    data = Option(str, words, metavar="FILE", how=how)
-    add(parser, {"data": data, "constant": Option(False, "accept columns of one value")})
+    words = f"the table, one row per datum{more}"
+    parser.add_argument("--data", metavar="FILE", required=not optional, help=words)
+    parser.add_argument("--constant", action="store_true", help="accept columns of one value")
     add_table_options(parser)
 
 
 def add_table_options(parser: argparse.ArgumentParser) -> None:
     """What a person can say of the columns of a file: the same for every command that reads one."""
-    add(parser, {
-        "key": Option(str, "which array of an .npz or .nc file", metavar="NAME"),
-        "drop": Option(str, "leave this out; repeatable", metavar="COLUMN", how=AGAIN),
-        "id": Option(str, "column that names the rows", metavar="COLUMN"),
-        "weights": Option(
-            str, "how many times each row counts, a whole number", metavar="COLUMN"
-        ),
-        "missing": Option(str, "code of missing cells", metavar="CODE", how=AGAIN),
-    })  # fmt: skip
-    parser.add_argument(
+    add: Any = parser.add_argument
+    again: Any = {"action": "append", "default": []}
+    add("--key", metavar="NAME", help="which array of an .npz or .nc file")
+    add("--drop", metavar="COLUMN", help="leave this out; repeatable", **again)
+    add("--id", metavar="COLUMN", help="column that names the rows")
+    add("--weights", metavar="COLUMN", help="how many times each row counts, a whole number")
+    add("--missing", metavar="CODE", help="code of missing cells", **again)
+    add(
         "--kind", "--kinds", metavar="COLUMN=KIND", nargs="+", action="extend", default=[],
         type=_kind,
         help="real, binary, categorical, ordinal, count or skip, where the guess is wrong; "
         "ordinal:low<middle<high says the order too",
     )  # fmt: skip
-    long = Option(str, "each row holds one answer", metavar="PERSON,ITEM,RESPONSE", parse=_three)
-    group = Option(str, "column with the group of each row", metavar="COLUMN")
-    add(parser, {"group": group, "long": long})
+    add("--group", metavar="COLUMN", help="column with the group of each row")
+    words = "each row holds one answer"
+    add("--long", metavar="PERSON,ITEM,RESPONSE", type=_three, help=words)
 
 
 def said(namespace: argparse.Namespace, guess: bool = True) -> Said:
@@ -114,7 +110,8 @@ def add_program_options(parser: argparse.ArgumentParser) -> None:
     """MODEL and --set: for a command that makes its own data."""
     parser.add_argument("model", metavar="MODEL", help="a public program, or module:function")
     words = "an argument of the program, such as num_causes=10; may be repeated"
-    add(parser, {"set": Option(str, words, metavar="NAME=VALUE", parse=setting, how=AGAIN)})
+    again: Any = {"action": "append", "default": []}
+    parser.add_argument("--set", metavar="NAME=VALUE", type=setting, help=words, **again)
 
 
 def open_given(namespace: argparse.Namespace) -> Given:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from latentbits.models.data import InputError
@@ -33,7 +32,6 @@ class Option(NamedTuple):
     choices: Sequence[Any] | None = None
     above: float | None = None  # as `least`, without the number itself
     parse: Callable[[str], Any] | None = None  # in place of the type
-    how: Mapping[str, Any] = MappingProxyType({})  # else, as `add_argument` takes it
 
 
 SEED = Option(0, "seed of the random numbers")
@@ -58,7 +56,7 @@ def add(parser: argparse.ArgumentParser, options: Mapping[str, Option]) -> None:
         if option.full is not None:
             default, shown = None, f"{shown}, with --full {option.full}"
         words = f"{option.help} (default {shown})" if shown else option.help
-        how |= {"type": option.parse or kind, "default": default, "help": words, **option.how}
+        how |= {"type": option.parse or kind, "default": default, "help": words}
         parser.add_argument(flag, **how)
 
 
