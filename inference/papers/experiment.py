@@ -11,7 +11,7 @@ import argparse
 import importlib
 import pkgutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax, random
+from jax import lax, random
 from latentbits.models.data import InputError, load_table
 
 from ..compiling import executable
@@ -146,27 +146,63 @@ def timed(function: Callable, *arguments: Any) -> tuple[Any, float, float]:
 
 
 def in_batches(
-    trial: Callable[[Array], Any], seed: int, trials: int, batch: int
+    trial: Callable[..., Any], seed: int, trials: int, batch: int | None = None, *shared: Any
 ) -> tuple[Any, dict[str, float]]:
-    """Map a trial over keys, a batch in one compiled call; the results end to end, and seconds."""
+    """Map a trial over keys, a batch in one compiled call; the results end to end, and seconds.
+
+    :param trial: a function of the arrays that all trials share, and of a key.
+    :param batch: trials at once; by default all, on a processor one.
+    """
     from tqdm import tqdm
 
-    batch = min(batch, trials)
+    batch = min(batch or (1 if jax.default_backend() == "cpu" else trials), trials)
     keys = random.split(random.key(seed), trials)
     # The last batch is filled up with trials that are not counted: one shape, one compilation.
     padded = jnp.concatenate([keys, keys[: -trials % batch]]) if trials % batch else keys
     began = time.perf_counter()
     # One trial is traced in half of the time without a batch around it.
-    every = partial(lax.map, trial) if batch == 1 else jax.vmap(trial)
-    mapped = jax.jit(every)
-    compiled = mapped.lower(padded[:batch]).compile()
+    every = lax.map if batch == 1 else lambda one, keys: jax.vmap(one)(keys)
+    mapped = jax.jit(lambda keys, *shared: every(partial(trial, *shared), keys))
+    compiled = mapped.lower(padded[:batch], *shared).compile()
     seconds = {"compile_seconds": time.perf_counter() - began}
     began, began_cpu, parts = time.perf_counter(), time.process_time(), []
     for i in tqdm(range(0, len(padded), batch), disable=None, unit="batch"):
-        parts.append(jax.device_get(compiled(padded[i : i + batch])))
+        parts.append(jax.device_get(compiled(padded[i : i + batch], *shared)))
     seconds["seconds_per_trial"] = (time.perf_counter() - began) / len(padded)
     seconds["cpu_seconds_per_trial"] = (time.process_time() - began_cpu) / len(padded)
     return jax.tree.map(lambda *x: np.concatenate(x)[:trials], *parts), seconds
+
+
+def stack(trees: Sequence[Any]) -> Any:
+    """Trees of one structure as one, their leaves stacked."""
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+
+
+def pick(tree: Any, index: Any) -> Any:
+    """One element of each leaf."""
+    return jax.tree.map(lambda leaf: leaf[index], tree)
+
+
+def across(where: Any, *widths: float) -> list[Any]:
+    """Parts of a figure side by side."""
+    return list(where.subfigures(1, len(widths), width_ratios=widths, squeeze=False)[0])
+
+
+def down(where: Any, *heights: float) -> list[Any]:
+    """Parts of a figure one below the other."""
+    return list(where.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0])
+
+
+def in_rows(images: Any, side: int, columns: int) -> np.ndarray:
+    """Square images for `image_grid`, (rows, columns, side, side); what is left over stays empty.
+
+    >>> in_rows(np.ones((5, 4)), 2, 3).shape
+    (2, 3, 2, 2)
+    """
+    columns = min(columns, len(images))
+    grid = np.full((-(-len(images) // columns) * columns, side, side), np.nan)
+    grid[: len(images)] = np.reshape(images, (-1, side, side))
+    return grid.reshape(-1, columns, side, side)
 
 
 IMAGES = {

@@ -9,16 +9,16 @@ from inference.papers import combination, combination_iterations, combination_th
 
 def test_orderings_are_counted_over_the_seeds():
     def measures(losses):
-        return dict.fromkeys(combination.MEASURES, np.array(losses))
+        return dict.fromkeys(combination.MEASURES, np.stack([losses, losses], axis=-1))
 
-    test = {
+    scores = {
         "true_model": measures([0.4, 0.4, 0.4]),
         "gradient": measures([0.5, 0.43, 0.5]),
         "pursuit": measures([0.9, 0.9, 0.45]),
         "pursuit_gradient_100": measures([0.6, 0.6, 0.6]),
         "pursuit_gradient": measures([0.41, 0.44, 0.42]),
     }
-    numbers = combination.summary(combination.Trial({}, test, test))
+    numbers = combination.summary(combination.Trial({}, scores))
     np.testing.assert_allclose(
         list(numbers["orderings"].values()), [2 / 3, 2 / 3, 1.0, 0.04, 0.07 / 3], rtol=1e-6
     )
