@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from inference.methods.discrete.updates import OneUnitUpdate
-from inference.papers import combination, combination_iterations, combination_theory
+from inference.papers import combination, combination_curves, combination_theory
 
 
 def test_orderings_are_counted_over_the_seeds():
@@ -39,7 +39,7 @@ def test_errors_of_machine_and_mixture_are_those_of_their_definitions():
     x = np.where(rng.random((30, 4)) < 0.4, 1.0, -1.0)
     columns = np.array([0, 2, 3])
     weights, bias = rng.normal(size=(3, 4)), rng.normal(size=3)
-    machine = combination_iterations.Machine(weights, bias, np.zeros((30, 3)), np.zeros(3))
+    machine = combination_curves.Machine(weights, bias)
     errors = machine.errors(x, columns)
     log_machine = lambda x: np.log1p(np.exp(x @ weights.T + bias)).sum(1)  # noqa: E731
     assert errors.single_bit == wrong_bits(log_machine, x, columns)
@@ -48,9 +48,9 @@ def test_errors_of_machine_and_mixture_are_those_of_their_definitions():
     np.testing.assert_allclose(errors.reconstruction, bits)
 
     probs = rng.uniform(0.1, 0.9, (3, 4))
-    mixture = combination_iterations.Components(probs, np.array([0.5, 0.3, 0.2]))
-    errors = mixture.errors(x, columns)
-    joint = lambda x: mixture.mixing * np.where(x[:, None] > 0, probs, 1 - probs).prod(-1)  # noqa: E731
+    mixing = np.array([0.5, 0.3, 0.2])
+    errors = combination_curves.mixture_of(probs, mixing).errors(x, columns)
+    joint = lambda x: mixing * np.where(x[:, None] > 0, probs, 1 - probs).prod(-1)  # noqa: E731
     assert errors.single_bit == wrong_bits(lambda x: np.log(joint(x).sum(1)), x, columns)
     chosen = probs[joint(x).argmax(1)]
     bits = -np.log2(np.where(x > 0, chosen, 1 - chosen)).mean()
@@ -71,7 +71,8 @@ def test_one_unit_learns_by_the_update_of_the_method_and_the_best_start_is_taken
         gain = np.log1p(np.exp(x @ weights + level)).sum()
         ends.append((gain - 40 * np.log1p(np.exp(level + 0.5 * weights @ weights)), weights, level))
     best = max(ends, key=lambda end: end[0])
-    weights, level, gain = combination_iterations.one_unit(x, starts, bias, steps=1)
+    every = np.ones_like(x)
+    weights, level, gain, _ = combination_curves.one_unit(x, every, starts, bias, steps=1)
     np.testing.assert_allclose(weights, best[1], rtol=1e-4)
     np.testing.assert_allclose([gain, level], [best[0], best[2]], rtol=1e-3)
 
