@@ -22,7 +22,6 @@ import numpy as np
 from jax import lax, random
 from latentbits.models.data import InputError, load_table
 
-from ..compiling import executable
 from ..files.figures import Figure as Page
 from ..files.option import SEED, Option, add, settled
 
@@ -130,19 +129,6 @@ def add_options(parser: argparse.ArgumentParser, experiment: Experiment) -> None
     """Its settings, as opposed to where its results are written."""
     full = Option(False, "at the size of the paper")
     add(parser, {"seed": SEED, "full": full, **experiment.options})
-
-
-def timed(function: Callable, *arguments: Any) -> tuple[Any, float, float]:
-    """What a function gives, the seconds that it runs, and those to compile it, once in a process.
-
-    An equal function of arguments of the same shapes is one: rows must be arguments.
-    """
-    began = time.perf_counter()
-    make = lambda: jax.jit(function).lower(*arguments).compile()  # noqa: E731
-    compiled = executable(make, arguments, function)
-    ready = time.perf_counter()
-    result = jax.block_until_ready(compiled(*arguments))
-    return result, time.perf_counter() - ready, ready - began
 
 
 def in_batches(

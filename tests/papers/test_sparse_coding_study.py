@@ -15,12 +15,12 @@ from tools import fast_jit
 from inference.evaluation.evidence import likelihood
 from inference.methods.continuous.quadrature import QuadratureEM
 from inference.papers.sparse_coding import (
+    PAPER,
     all_bars_recovered,
     bars_trial,
     paper_recipe,
     selection,
 )
-from inference.papers.sparse_coding_patches import PAPER
 from ppl_models import sparse_coding
 from ppl_models.data import bars
 
@@ -61,7 +61,7 @@ def test_improved_recipe_chooses_among_its_starts_by_free_energy():
 
     last = [float(last_loss(key_start)) for key_start in random.split(key_fit, 3)]
     assert int(trial.chosen) == int(np.argmin(last))
-    assert trial.noise.shape == (3, 12)
+    assert trial.course["noise"].shape == (13,)
 
 
 def test_two_nodes_per_strength_are_exact_for_a_gaussian_slab():
