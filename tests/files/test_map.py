@@ -10,7 +10,7 @@ from tools import fast_jit
 from inference.cli import main, make_parser
 from inference.files.map.figure import merge, spread_places
 from inference.files.map.fit import Map, fit_map
-from inference.papers.trait_accuracy import divergence
+from inference.papers.latent_trait import divergence
 from ppl_models import mixed_trait
 from ppl_models.data import InputError, load_mixed
 from ppl_models.mixed_trait import Layout
