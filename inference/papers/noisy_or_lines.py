@@ -15,6 +15,15 @@ A network drawn by hand reaches −4.97, the generator itself −4.37. What fail
 units end up short of a line each; four times the data did not help, and without all lines no
 pattern counts. Choosing members by the log joint of single states, and not with the top layer
 summed out, found all four patterns in 19 of 50 trials only.
+
+`noisyor-learning` measures three claims on how a network learns. §3: 'As learning proceeds, the
+internal representations obtained with limited Gibbs sampling become increasingly accurate.' §4, of
+all weights at the same time: 'This does not produce good results, however, because there is nothing
+to prevent the model from learning overly strong priors.' §5: 'Gibbs sampling was stopped if the
+maximum state change probability was less than 0.05', so that a row stops because its state is sure
+of itself. What comes out stands in docs/papers.md. Ten units have 1024 states. The state that the
+stopping rule ends in has a distribution over them, which is computed here and not sampled; so has
+the prior that a layer above makes.
 """
 
 from __future__ import annotations
@@ -24,13 +33,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from jax import Array, random
+from jax import Array, lax, random
+from jax.nn import sigmoid, softmax
+from jax.scipy.special import entr, logsumexp
 from latentbits.models import noisy_or_network
 from latentbits.models.data import lines
 from latentbits.models.data.strokes import LINE_PATTERNS, stroke_masks
+from latentbits.models.distributions import NoisyOr
 
 from ..files.figures import hinton, image_grid
 from ..files.truths import (
@@ -38,6 +51,7 @@ from ..files.truths import (
     MEMBERS,
     PATTERN_PROBABILITIES,
     generator_log_likelihood,
+    line_probabilities,
 )
 from ..methods.gibbs.gibbs_em import GibbsEM
 from ..methods.gibbs.gibbs_search import GibbsSearch
@@ -45,9 +59,10 @@ from ..methods.gibbs.noisy_or import strengths
 from ..reading.anatomy import inspect
 from ..reading.log_joint import Structure
 from ..reading.marginal import row_evidence
+from ..reading.states import AllStates
 from ..running.contract import follow
 from ..types import Params
-from .experiment import Option, Outcome, Page, experiment, in_batches
+from .experiment import Option, Outcome, Page, down, experiment, in_batches, in_rows, pick
 
 
 class Recipe(NamedTuple):
@@ -234,16 +249,16 @@ def failures(trials: Trial) -> dict[str, dict[str, Any]]:
         "all lines, patterns missing": trials.lines.all(1) & ~trials.patterns.all(1),
         "lines missing": ~trials.lines.all(1),
     }
-    table = {}
-    for name, chosen in kinds.items():
-        if chosen.any():
-            table[name] = {
-                "trials": int(chosen.sum()),
-                "lines": float(trials.lines[chosen].sum(1).mean()),
-                "patterns": float(trials.patterns[chosen].sum(1).mean()),
-                "test": float(trials.test[chosen].mean()),
-            }
-    return table
+    return {
+        name: {
+            "trials": int(chosen.sum()),
+            "lines": float(trials.lines[chosen].sum(1).mean()),
+            "patterns": float(trials.patterns[chosen].sum(1).mean()),
+            "test": float(trials.test[chosen].mean()),
+        }
+        for name, chosen in kinds.items()
+        if chosen.any()
+    }
 
 
 def lines_figure(page: Page, trials: Trial, seed: int) -> None:
@@ -251,26 +266,277 @@ def lines_figure(page: Page, trials: Trial, seed: int) -> None:
     diagrams: figures 1 and 2."""
     data = lines(random.split(random.key(seed))[0], 24).data
     best = int(np.argmax(trials.lines.sum(1) + trials.patterns.sum(1)))
-    params = {name: value[best] for name, value in trials.params.items()}
-    below, above = strengths(params["weights_1"]), strengths(params["weights_2"])
+    shares = {name: np.asarray(strengths(x)) for name, x in pick(trials.params, best).items()}
+    below, rate = shares["weights_1"], shares["leak_2"]
     # Units in the order of the lines they stand for, the others last.
-    overlap = np.asarray(below) @ stroke_masks(5).T
-    order = list(np.argsort(overlap.argmax(1), kind="stable"))
-    parts = page.subfigures(3, 1, height_ratios=(1.35, 1.0, 1.75), squeeze=False)
-    top, middle, bottom = parts[:, 0]
-    image_grid(top, np.asarray(data[:24]).reshape(2, 12, 5, 5), title="A  patterns", signed=False)
+    order = np.argsort((below @ stroke_masks(5).T).argmax(1), kind="stable")
+    top, middle, bottom = down(page, 1.35, 1.0, 1.75)
+    image_grid(top, in_rows(data, 5, 12), title="A  patterns", signed=False)
     for axis, unit in zip(middle.subplots(1, len(order)), order, strict=True):
-        hinton(axis, np.asarray(below[unit]).reshape(5, 5), largest=1.0)
-    middle.suptitle(
-        "B  second layer: how often each unit alone turns a pixel on", x=0.01, ha="left"
-    )
-    rate = strengths(params["leak_2"])
-    for unit, axis in enumerate(bottom.subplots(1, len(rate))):
-        # Each line drawn as strongly as the top unit turns it on.
-        picture = np.asarray(above[unit] @ below).reshape(5, 5)
+        hinton(axis, below[unit].reshape(5, 5), largest=1.0)
+    words = "B  second layer: how often each unit alone turns a pixel on"
+    middle.suptitle(words, x=0.01, ha="left")
+    # Each line drawn as strongly as the top unit turns it on.
+    pictures = (shares["weights_2"] @ below).reshape(-1, 5, 5)
+    for axis, picture, often in zip(bottom.subplots(1, len(rate)), pictures, rate, strict=True):
         hinton(axis, picture, largest=1.0)
-        axis.set_title(f"on in {float(rate[unit]):.0%}", fontsize=11)
-    bottom.suptitle(
-        "C  third layer: the lines that each unit turns on, and how often it is on",
-        x=0.01, ha="left",
-    )  # fmt: skip
+        axis.set_title(f"on in {often:.0%}", fontsize=11)
+    words = "C  third layer: the lines that each unit turns on, and how often it is on"
+    bottom.suptitle(words, x=0.01, ha="left")
+
+
+RULE, MAX_SWEEPS = 0.05, 15
+"""The paper's: a row stops after a sweep in which no unit had a larger probability to change."""
+
+
+def all_states(units: int) -> Array:
+    """(2^units, units), the first unit slowest."""
+    return jnp.asarray(AllStates().table((2,) * units), float)
+
+
+class Ended(NamedTuple):
+    """Where Gibbs sampling with a stopping rule ends, in distribution."""
+
+    probs: Array  # (num_data, num_states)
+    sweeps: Array  # (num_data,) expected number
+    stopped: Array  # (num_data,) probability that the rule ended it, and not `max_sweeps`
+
+
+def log_joints(params: Params, data: Array) -> Array:
+    """log p(y, s) of every row and state of a network of one hidden layer, (num_data, states)."""
+    units, width = params["weights_1"].shape
+    states = all_states(units)
+    inputs = states @ params["weights_1"] + params["leak_0"]
+    log_on = NoisyOr(inputs).log_prob(jnp.ones(width))
+    prior = NoisyOr(params["leak_1"]).log_prob(states).sum(-1)
+    return data @ (log_on + inputs).T - inputs.sum(-1) + prior
+
+
+def where_it_ends(log_joint: Array, start: Array, stop_below: Array, max_sweeps: int) -> Ended:
+    """The exact distribution of the state in which sweeps end, by propagating all of it.
+
+    A sweep visits the units in turn; whether any had a probability of at least `stop_below` to
+    change is one bit more, so that the mass of a row lies on 2 × states. Mass that ends a sweep
+    without that bit has stopped.
+
+    :param log_joint: (num_data, 2^units).
+    :param start: (num_data, 2^units), the distribution of the state before the first sweep.
+    :param stop_below: (num_data,); 0: nothing stops before `max_sweeps`.
+    """
+    num_data, count = log_joint.shape
+    # (num_data, 2, count / 2): the unit to visit is in front, and goes to the back afterwards.
+    first = lambda x: x.reshape(num_data, 2, count // 2)  # noqa: E731
+    turned = lambda x: x.swapaxes(1, 2).reshape(x.shape)  # noqa: E731
+    odds, table = [], first(log_joint)
+    for _ in range(count.bit_length() - 1):
+        odds.append(table[:, 1] - table[:, 0])
+        table = turned(table)
+
+    def visit(mass: tuple[Array, Array], odds: Array) -> tuple[tuple[Array, Array], None]:
+        calm, busy = mass
+        both = sigmoid(jnp.stack([-odds, odds], axis=1))
+        likely = both[:, ::-1] >= stop_below[:, None, None]  # the probability to change
+        busy = busy + jnp.where(likely, calm, 0.0)
+        calm = jnp.where(likely, 0.0, calm)
+        move = lambda x: turned(x.sum(1, keepdims=True) * both)  # noqa: E731
+        return (move(calm), move(busy)), None
+
+    def sweep(carry: tuple, _: None) -> tuple[tuple, None]:
+        going, done, sweeps = carry
+        sweeps = sweeps + going.sum(-1)
+        begin = (first(going), jnp.zeros_like(first(going)))
+        (calm, busy), _ = lax.scan(visit, begin, jnp.stack(odds))
+        return (busy.reshape(going.shape), done + calm.reshape(going.shape), sweeps), None
+
+    begun = (start, jnp.zeros_like(start), jnp.zeros(len(start)))
+    (going, done, sweeps), _ = lax.scan(sweep, begun, None, length=max_sweeps)
+    return Ended(going + done, sweeps, done.sum(-1))
+
+
+def accuracy(params: Params, data: Array) -> dict[str, Array]:
+    """What the E-step is worth under one network, against the posterior by enumeration.
+
+    Means over rows, nats; a distance is total variation. ``_without``: of where 15 sweeps end
+    without the rule.
+    """
+    joint = log_joints(params, data)
+    posterior = softmax(joint, axis=1)
+    off = jnp.zeros_like(posterior).at[:, 0].set(1.0)
+    # By the rule, without it, and by the rule from the exact posterior, end to end.
+    rows = jnp.concatenate([joint] * 3), jnp.concatenate([off, off, posterior])
+    rules = jnp.repeat(jnp.array([RULE, 0.0, RULE]), len(data))
+    every = where_it_ends(*rows, rules, MAX_SWEEPS)
+    ended, without, settled = jnp.split(every.probs, 3)
+    size = all_states(params["weights_1"].shape[0]).sum(-1)
+    # The posterior of a state may be below the smallest float, but its log is not.
+    log_posterior = joint - logsumexp(joint, axis=1, keepdims=True)
+    kl = lambda q: (-entr(q) - q * log_posterior).sum(-1)  # noqa: E731
+    distance = lambda q: 0.5 * jnp.abs(q - posterior).sum(-1)  # noqa: E731
+    entropy = entr(posterior).sum(-1)
+    by_row = {
+        # That the rule takes from all units off, and the share of rows that it ends.
+        "sweeps": every.sweeps[: len(data)],
+        "stopped": every.stopped[: len(data)],
+        # From the exact posterior, of where sweeps end.
+        "kl": kl(ended),
+        "kl_without": kl(without),
+        "distance": distance(ended),
+        "distance_without": distance(without),
+        # Probability that the state the rule ends in is the most probable one.
+        "best": jnp.take_along_axis(ended, joint.argmax(1)[:, None], 1)[:, 0],
+        # What the rule adds to rows which begin at the exact posterior.
+        "bias": distance(settled),
+        # Of the exact posterior, how ambiguous a pattern is; and of where the rule ends from it.
+        "entropy": entropy,
+        "entropy_bias": entr(settled).sum(-1) - entropy,
+        # Expected number of active units, exactly and where the rule ends from all units off.
+        "active": posterior @ size,
+        "active_ended": ended @ size,
+        "evidence": logsumexp(joint, axis=1),
+    }
+    return {name: x.mean() for name, x in by_row.items()}
+
+
+def second_layer(params: Params) -> Array:
+    """log p(s) of every state of the second layer, the third summed out, (2^units,)."""
+    top, units = params["weights_2"].shape
+    states = all_states(units), all_states(top)
+    inputs = states[1] @ params["weights_2"] + params["leak_1"]
+    conditional = states[0] @ (NoisyOr(inputs).log_prob(1.0) + inputs).T - inputs.sum(-1)
+    return logsumexp(conditional + NoisyOr(params["leak_2"]).log_prob(states[1]).sum(-1), axis=1)
+
+
+def independent(log_prior: Array) -> Array:
+    """The log prior of units that are on as often, and independent of each other."""
+    states = all_states(len(log_prior).bit_length() - 1)
+    rates = jnp.clip(jnp.exp(log_prior) @ states, 1e-7, 1.0 - 1e-7)
+    return states @ jnp.log(rates) + (1.0 - states) @ jnp.log1p(-rates)
+
+
+VARIANTS = ("layers", "joint", "no rule")
+"""Lower layer first, all at once, and lower layer first without the stopping rule."""
+
+
+def judge(params: Params, data: Array) -> dict[str, Array]:
+    """What a network has found, and what its third layer does to the second; nats."""
+    owner = line_units(params)
+    prior = second_layer(params)
+    alone = independent(prior)
+    # What the rows say of each state: the log joint of a network whose states are all as probable.
+    even = jnp.full(LAYERS[0], jnp.log(2.0))
+    likelihood = log_joints({**params, "leak_1": even}, data) + LAYERS[0] * jnp.log(2.0)
+    evidence = logsumexp(likelihood + prior, axis=1).mean()
+    rates = strengths(params["leak_2"])
+    reach = rates @ strengths(params["weights_2"]).sum(1) / jnp.maximum(rates.sum(), 1e-12)
+    changed = (likelihood + prior).argmax(1) != (likelihood + alone).argmax(1)
+    return {
+        "lines": owner.any(0).sum(),
+        "patterns": patterns_recovered(params, owner).sum(),
+        "test": evidence,  # mean log likelihood of new patterns
+        "correlation": (jnp.exp(prior) * (prior - alone)).sum(),  # of the second layer, total
+        "reach": reach,  # units that a top unit turns on, top units as often as they are on
+        "overruled": changed.mean(),  # new patterns whose most probable state correlations change
+        "gain": evidence - logsumexp(likelihood + alone, axis=1).mean(),  # by the correlations
+    }
+
+
+def learning_trial(num_data: int, num_test: int, epochs: int, key: Array) -> tuple[Any, Any]:
+    """Learn from the same patterns and start in three ways, for as many epochs.
+
+    :return: `accuracy` while the second layer learns, (epochs + 1,), and `judge` of the networks at
+        the end, (variants,).
+    """
+    key_data, key_test, key_fit = random.split(key, 3)
+    data, test = lines(key_data, num_data).data, lines(key_test, num_test).data
+    depth = len(LAYERS)
+
+    def learn(stop_below: Array, first: Array) -> Params:
+        """Parameters after each epoch; from epoch depth · epochs on, all layers learn at once."""
+        em = PAPER.em(stop_below=stop_below, epochs_per_layer=epochs, keep_states=False)
+        begun = em.init(key_fit, data, layers=LAYERS)._replace(step=first)
+
+        def epoch(state: Any, _: None) -> tuple[Any, Params]:
+            state = em.update(state, data, layers=LAYERS)[0]
+            return state, state.params
+
+        passed = lax.scan(epoch, begun, None, length=depth * epochs)[1]
+        return {k: jnp.concatenate([begun.params[k][None], passed[k]]) for k in passed}
+
+    rules = jnp.array([RULE, RULE, 0.0])
+    passed = jax.vmap(learn)(rules, jnp.array([0, depth * epochs, 0]))
+    below = {k: v[0, : epochs + 1] for k, v in passed.items()}
+    ended = {k: v[:, -1] for k, v in passed.items()}
+    by_epoch = lax.map(partial(accuracy, data=test), below)
+    return by_epoch, jax.vmap(partial(judge, data=test))(ended)
+
+
+@experiment(
+    "noisyor-learning",
+    "limited Gibbs sampling against the exact posterior by epoch, and layers learned at once",
+    trials=Option(4, "sets of patterns", 1, 1, full=100),
+    num_data=Option(1000, "patterns", 200, BLOCK),
+    num_test=Option(100, "patterns that posteriors are compared on", 10, 1),
+    epochs=Option(10, "epochs for each layer", 2, 1),
+    batch=Option(4, "trials at once", least=1),
+)
+def run_learning(options: argparse.Namespace) -> Outcome:
+    """`noisyor-learning`: the E-step by epoch, and what three ways of learning end with."""
+    one = partial(learning_trial, options.num_data, options.num_test, options.epochs)
+    (epochs, learned), seconds = in_batches(one, options.seed, options.trials, options.batch)
+    by_epoch = {name: x.mean(0) for name, x in epochs.items()}
+    stronger, worse = learned["correlation"].T, learned["test"].T
+    true = jnp.log(jnp.asarray(line_probabilities()))
+    strength = float((jnp.exp(true) * (true - independent(true))).sum())
+    numbers = {
+        "trials": options.trials,
+        "num_data": options.num_data,
+        "epochs_per_layer": options.epochs,
+        "by_epoch": {name: x.tolist() for name, x in by_epoch.items()},
+        "learned": {
+            name: {key: float(x[:, i].mean()) for key, x in learned.items()}
+            for i, name in enumerate(VARIANTS)
+        },
+        "total_correlation_of_the_lines": strength,
+        "joint_prior_stronger": float((stronger[1] > stronger[0]).mean()),
+        "joint_less_likely": float((worse[1] < worse[0]).mean()),
+        **seconds,
+    }
+    return Outcome(numbers, (13, 7), learning_figure, (by_epoch, learned, strength))
+
+
+def learning_figure(page: Page, means: dict, learned: dict, strength: float) -> None:
+    """The E-step by epoch, and the networks that three ways of learning end with."""
+    axes = page.subplots(2, 3).ravel()
+    curves = (
+        (0, means["sweeps"] / MAX_SWEEPS, "o-", f"sweeps, of {MAX_SWEEPS}"),
+        (0, means["best"], "s-", "ends in the most\nprobable state"),
+        (1, means["entropy"], "k--", "exact posterior's entropy"),
+        (1, means["kl"], "C0o-", "divergence, stopping rule"),
+        (1, means["kl_without"], "C1s-", "the same, no rule"),
+        (2, means["distance"], "s-", "rows begin with all off"),
+        (2, means["bias"], "o-", "at the exact posterior"),
+    )
+    for place, values, style, label in curves:
+        axes[place].plot(values, style, label=label)
+    axes[0].set(title="A  where sweeps end", ylim=(0, 1.02), ylabel="share")
+    axes[1].set(title="B  divergence from the posterior", ylabel="nats", yscale="log")
+    axes[1].set_ylim(1e-4, None)
+    axes[2].set(title="C  distance, stopping rule", ylabel="total variation", ylim=(0, None))
+    for axis in axes[:3]:
+        axis.set_xlabel("epoch")
+        axis.legend(fontsize=10)
+    panels = {
+        "correlation": "D  correlations of the prior, nats",
+        "test": "E  new patterns, nats",
+        "overruled": "F  most probable state changed by it",
+    }
+    rng = np.random.default_rng(0)
+    for axis, (name, title) in zip(axes[3:], panels.items(), strict=True):
+        for place, values in enumerate(learned[name].T):
+            across = place + rng.uniform(-0.12, 0.12, len(values))
+            axis.plot(across, values, "o", color=f"C{place}", alpha=0.6)
+            axis.plot([place - 0.25, place + 0.25], [values.mean()] * 2, color="k")
+        axis.set_xticks(range(3), ["lower layer\nfirst", "all at\nonce", "first, no\nrule"])
+        axis.set(xlim=(-0.5, 2.5), title=title)
+    axes[3].axhline(strength, color="0.5", linestyle="--", label="the lines themselves")
+    axes[3].legend(fontsize=10, loc="upper right", bbox_to_anchor=(1.0, 0.92))

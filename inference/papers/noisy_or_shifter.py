@@ -38,7 +38,7 @@ from ..methods.gibbs.noisy_or import Network, Seen, Wiring, network_log_joint, s
 from ..methods.gibbs.noisy_or_steps import flip_probabilities
 from ..reading.states import AllStates
 from ..types import Params
-from .experiment import Option, Outcome, Page, experiment
+from .experiment import Option, Outcome, Page, down, experiment, pick
 from .noisy_or_lines import BLOCK, IMPROVED, Recipe, fit, recipe_options, run_trials
 
 LAYERS = (20, 2)
@@ -50,14 +50,11 @@ SWEEPS: dict[str, Any] = {"num_chains": 8, "annealing": 25, "num_sweeps": 25}
 
 
 class Trial(NamedTuple):
-    """One network, learned from one freshly drawn set; accuracies on new, decidable patterns."""
+    """One network, learned from one freshly drawn set."""
 
-    features: Array  # (16,) which local shifts have a unit of their own
-    accuracy: Array  # of the top layer
-    without_feedback: Array  # the same, the first two terms of (7) left out in the lower layer
-    base_rates: Array  # the same, the lower layer knowing how often each unit is on, but no more
-    accuracy_all: Array  # of the top layer on all new patterns
+    accuracy: dict[str, Array]  # of the top layer on new patterns, by the name of the number
     decidable: Array  # share of new patterns whose direction can be inferred at all
+    features: Array  # (16,) which local shifts have a unit of their own
     params: Params
     test: Shifter  # the new patterns,
     after: Array  # their best states, (num_data, 22),
@@ -79,21 +76,17 @@ def shifter_trial(num_test: int, recipe: Recipe, num_data: int, key: Array) -> T
     can = decidable(test.row)
     among = lambda values: (values * can).sum() / can.sum()  # noqa: E731
     with_feedback = right(vote(after))
+    # The first leaves out the first two terms of (7); the second knows how often each unit is on.
     priors = jnp.stack([jnp.full(LAYERS[0], 0.5), mean_rates(params)])
     (before, _), tops = lax.map(lambda x: look_upwards(params, test.data, *x), (priors, keys[2:]))
     without, rates = (right(vote(top)) for top in tops)
-    return Trial(
-        features_recovered(params),
-        among(with_feedback),
-        among(without),
-        among(rates),
-        with_feedback.mean(),
-        can.mean(),
-        params,
-        test,
-        after,
-        before,
-    )
+    accuracy = {
+        "shift_accuracy": among(with_feedback),
+        "shift_accuracy_without_feedback": among(without),
+        "shift_accuracy_base_rates": among(rates),
+        "shift_accuracy_all_patterns": with_feedback.mean(),
+    }
+    return Trial(accuracy, can.mean(), features_recovered(params), params, test, after, before)
 
 
 def look(params: Params, data: Array, key: Array) -> Array:
@@ -180,17 +173,15 @@ def features_recovered(params: Params) -> Array:
 def run_shifter(options: argparse.Namespace) -> Outcome:
     """`noisyor-shifter`: can the top layer tell the direction, and could the lower one alone?"""
     trials, made, seconds = run_trials(options, LONGER, partial(shifter_trial, options.num_test))
+    each = trials.accuracy["shift_accuracy"]
     numbers = {
         **made,
-        "shift_accuracy": float(np.median(trials.accuracy)),
-        "shift_accuracy_without_feedback": float(np.median(trials.without_feedback)),
-        "shift_accuracy_base_rates": float(np.median(trials.base_rates)),
-        "share_of_trials_above_95": float((trials.accuracy >= 0.95).mean()),
-        "shift_accuracy_all_patterns": float(np.median(trials.accuracy_all)),
+        **{name: float(np.median(x)) for name, x in trials.accuracy.items()},
+        "share_of_trials_above_95": float((each >= 0.95).mean()),
         "decidable": float(trials.decidable.mean()),
         "features_recovered": float(trials.features.sum(1).mean()),
         "all_features": float(trials.features.all(1).mean()),
-        "accuracy_by_trial": sorted(float(x) for x in trials.accuracy),
+        "accuracy_by_trial": np.sort(each).tolist(),
         **seconds,
     }
     return Outcome(numbers, (12, 5.6), shifter_figure, (trials,))
@@ -199,8 +190,8 @@ def run_shifter(options: argparse.Namespace) -> Outcome:
 def shifter_figure(page: Page, trials: Trial) -> None:
     """Weights of the network of the trial that inferred most directions, and a pattern whose lower
     states flip because of feedback."""
-    best = int(np.argmax(trials.accuracy + trials.features.mean(1)))
-    one: Trial = jax.tree.map(lambda x: jnp.asarray(x[best]), trials)
+    found = trials.accuracy["shift_accuracy"] + trials.features.mean(1)
+    one: Trial = pick(trials, int(np.argmax(found)))
     params = one.params
     below, above = np.asarray(strengths(params["weights_1"])), strengths(params["weights_2"])
     # Each unit under the direction whose top unit turns it on more often; each in its place.
@@ -208,7 +199,7 @@ def shifter_figure(page: Page, trials: Trial) -> None:
     place = (below.reshape(-1, 4, WIDTH)[:, 2:].sum(1)).argmax(1)
     used = below.max(1) > 0.5
     rows = [sorted(np.flatnonzero(used & (side == row)), key=lambda u: place[u]) for row in (0, 1)]
-    top, bottom = page.subfigures(2, 1, height_ratios=(1.0, 1.25), squeeze=False)[:, 0]
+    top, bottom = down(page, 1.0, 1.25)
     axes = top.subplots(2, max(map(len, rows)), squeeze=False)
     for axis in axes.flat:
         axis.set_axis_off()
@@ -217,11 +208,9 @@ def shifter_figure(page: Page, trials: Trial) -> None:
             axis.set_axis_on()
             hinton(axis, below[unit].reshape(4, WIDTH), largest=1.0)
             axis.set_title(f"{float(above[row, unit]):.2f}", fontsize=9)
-    top.suptitle(
-        "A  lower units, by the top unit that turns them on (a row each) and how often it does",
-        x=0.01, ha="left",
-    )  # fmt: skip
-    _draw_flip(bottom, params, one.test, np.asarray(one.after), np.asarray(one.before))
+    words = "A  lower units, by the top unit that turns them on (a row each) and how often it does"
+    top.suptitle(words, x=0.01, ha="left")
+    _draw_flip(bottom, params, one.test, one.after, one.before)
 
 
 def _draw_flip(
@@ -235,20 +224,19 @@ def _draw_flip(
 
     axes = where.subplots(1, 4, width_ratios=(1, 1, 1, 1.35))
     titles = ("B  the input", "C  without feedback", "D  with feedback")
-    for axis, title, states in zip(axes, titles, (None, before, after[:, 2:]), strict=False):
-        axis.set(xlim=(-0.6, WIDTH - 0.4), ylim=(3.6, -0.6), aspect="equal", xticks=[], yticks=[])
+    nothing = np.zeros_like(before)
+    for axis, title, states in zip(axes, titles, (nothing, before, after[:, 2:]), strict=False):
         axis.set_facecolor(GREY)
         axis.set_title(title)
         axis.spines[:].set_visible(False)
-        for y, x in np.argwhere(picture > 0):
-            axis.add_patch(_square(x, y, 0.84, "white", "black"))
-        if states is None:
-            continue
+        y, x = np.nonzero(picture)
+        axis.bar(x, 0.84, 0.84, y - 0.42, color="white", edgecolor="black", linewidth=0.6)
         for unit in np.flatnonzero(states[chosen]):
             # Units of the two directions side by side in a pixel that both explain.
+            y, x = np.nonzero(drawn[unit].reshape(4, WIDTH))
             shift = -0.2 if side[unit] == 0 else 0.2
-            for y, x in np.argwhere(drawn[unit].reshape(4, WIDTH)):
-                axis.add_patch(_square(x + shift, y, 0.34, PALETTE[side[unit]], "none"))
+            axis.bar(x + shift, 0.34, 0.34, y - 0.17, color=PALETTE[side[unit]])
+        axis.set(xlim=(-0.6, WIDTH - 0.4), ylim=(3.6, -0.6), aspect="equal", xticks=[], yticks=[])
     axes[1].set_xlabel("both directions\nexplain it", fontsize=11)
     name = "first" if after[chosen, 0] else "second"
     axes[2].set_xlabel(f"the {name} top unit is on:\none direction is left", fontsize=11)
@@ -265,13 +253,6 @@ def _draw_flip(
         yticks=at, yticklabels=[f"unit {unit + 1}" for unit in units],
     )  # fmt: skip
     axes[3].set_title("E  probability to be on by (7):\n    pale without, full with feedback")
-
-
-def _square(x: float, y: float, size: float, colour: str, edge: str) -> Any:
-    from matplotlib.patches import Rectangle
-
-    corner = (x - size / 2, y - size / 2)
-    return Rectangle(corner, size, size, facecolor=colour, edgecolor=edge, linewidth=0.6)
 
 
 def _clearest(after: np.ndarray, before: np.ndarray, drawn: np.ndarray, test: Shifter) -> int:

@@ -11,7 +11,6 @@ from scipy import stats
 from scipy.special import logsumexp
 from tools import fast_jit
 
-from inference.papers import noisy_or_learning as learning_study
 from inference.papers import noisy_or_lines as line_study
 from inference.papers import noisy_or_shifter as shift_study
 from ppl_models.data import lines, shifter
@@ -172,8 +171,8 @@ def test_where_limited_gibbs_sampling_ends_is_exact():
 
     @fast_jit
     def compute(params, data):
-        joint = learning_study.log_joints(params, data)
-        return joint, learning_study.where_it_ends(joint, start, rules, 2)
+        joint = line_study.log_joints(params, data)
+        return joint, line_study.where_it_ends(joint, start, rules, 2)
 
     joint, ends = jax.device_get(compute(params, data.astype(float)))
     for n, row in enumerate(data):
@@ -193,8 +192,8 @@ def test_the_prior_of_the_second_layer_and_its_independent_twin():
 
     @fast_jit
     def compute(params):
-        prior = learning_study.second_layer(params)
-        return prior, learning_study.independent(prior)
+        prior = line_study.second_layer(params)
+        return prior, line_study.independent(prior)
 
     prior, alone = jax.device_get(compute(params))
     states = np.indices((2, 2, 2)).reshape(3, -1).T
