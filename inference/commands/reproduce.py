@@ -1,4 +1,7 @@
-"""`latentbits reproduce NAME`: run an experiment of a paper, print its numbers, draw its figure."""
+"""`latentbits reproduce [NAME]`: run an experiment of a paper, print its numbers, draw its figure.
+
+Without a name all run, one after the other at their default sizes.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +23,21 @@ from ..files.output import (
 from ..papers.experiment import Experiment, add_options, experiments
 from .progress import stage
 
-COMMON = ("json", "figure", "command", "called", "experiment")
+COMMON = ("json", "figure", "command", "called", "experiment", "known")
 """What a namespace holds beside the settings of an experiment."""
-DESCRIPTION = "Run an experiment of a paper; `latentbits list` says which there are."
+DESCRIPTION = (
+    "Run an experiment of a paper; `latentbits list` says which there are. Without a name all run."
+)
 
 
 def add_arguments(
     parser: argparse.ArgumentParser, known: Mapping[str, Experiment] | None = None
 ) -> None:
     """:param known: experiments by name; by default those of the papers."""
-    names = parser.add_subparsers(metavar="NAME", required=True)
-    for experiment in (known or experiments()).values():
+    known = known or experiments()
+    parser.set_defaults(experiment=None, known=known)
+    names = parser.add_subparsers(metavar="NAME")
+    for experiment in known.values():
         words = experiment.summary.replace("%", "%%")
         one = names.add_parser(experiment.name, help=words, description=words, allow_abbrev=False)
         one.add_argument("--json", metavar="FILE", help="write settings, versions and numbers")
@@ -40,7 +47,13 @@ def add_arguments(
 
 
 def main(namespace: argparse.Namespace) -> int:
-    experiment: Experiment = namespace.experiment
+    experiment: Experiment | None = namespace.experiment
+    if experiment is None:
+        for experiment in namespace.known.values():
+            with stage(f"compiling and running {experiment.name}"):
+                outcome = experiment()
+            print("", experiment.name, *table_lines(outcome.numbers), sep="\n")
+        return 0
     # Before the run: after an hour of work it is too late to learn that a folder is missing.
     json_file = check_output("--json", namespace.json)
     figure_file = check_output("--figure", namespace.figure, FIGURES)

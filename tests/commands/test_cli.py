@@ -90,6 +90,12 @@ def test_reproduce_prints_and_writes(tmp_path, capsys):
     assert sorted(x.name for x in tmp_path.iterdir()) == ["f.svg", "n.json"]
 
 
+def test_reproduce_without_a_name_runs_all(experiment, capsys):
+    result = run(capsys, "reproduce")
+    assert (result.status, experiment.ran) == (0, 1)
+    assert "\nquick\n" in result.out and "by method   loss   steps" in result.out
+
+
 @pytest.mark.usefixtures("experiment")
 def test_a_figure_is_the_same_bytes_each_time(tmp_path, capsys):
     for suffix, sign in ((".svg", b"<?xml"), (".PNG", b"\x89PNG")):
