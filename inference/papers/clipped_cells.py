@@ -41,9 +41,10 @@ def run_neighbours(namespace: argparse.Namespace) -> Outcome:
     columns, draws = namespace.columns, namespace.draws
     rng = np.random.default_rng(namespace.seed)
     weights, bias = rng.normal(size=(2, columns)), rng.normal(size=columns)
-    plane, wedges = _cells(weights, bias), _cells(weights, np.zeros(columns))
     angle = 2 * np.pi * np.arange(256) / 256
-    ring = _cells(np.stack([np.cos(angle), np.sin(angle)]), np.zeros(256))
+    circle = np.stack([np.cos(angle), np.sin(angle)])
+    each = (weights, bias), (weights, np.zeros(columns)), (circle, np.zeros(256))
+    plane, wedges, ring = (enumerate_cells({"weights": w, "bias": b}) for w, b in each)
     count = neighbours(plane)
     # A cell reaches to infinity in the directions of a cell of the same lines through the origin.
     open_ended = (plane.bits[:, None] == wedges.bits).all(axis=-1).any(axis=1)
@@ -79,11 +80,6 @@ def run_neighbours(namespace: argparse.Namespace) -> Outcome:
             for name, (facets, bounded) in sampled.items()
         }
     return Outcome(numbers, (11, 4.8), _draw, (weights, bias, plane, count, beyond))
-
-
-def _cells(weights: np.ndarray, bias: np.ndarray) -> Cells:
-    params: dict[str, Any] = {"weights": weights, "bias": bias}
-    return enumerate_cells(params)
 
 
 def _ends(cells: Cells) -> dict[str, int]:

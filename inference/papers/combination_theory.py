@@ -12,8 +12,9 @@ import argparse
 from typing import Any
 
 import numpy as np
-from scipy.special import logsumexp, ndtr
+from scipy.special import ndtr, softmax
 
+from ..files.figures import Axes
 from ..reading.states import AllStates, AtMost
 from .experiment import Option, Outcome, Page, experiment
 
@@ -41,8 +42,7 @@ def parity() -> dict[str, Any]:
     ratio = (1.0 - FLIPPED) / FLIPPED
     size = 0.5 * np.log(ratio - 1.0) + 0.5 * np.log(1e6)
     weights, bias = size * patterns[favoured], -3.0 * size + np.log(ratio - 1.0)
-    scores = np.logaddexp(0.0, patterns @ weights.T + bias).sum(1)
-    machine = np.exp(scores - logsumexp(scores))
+    machine = softmax(np.logaddexp(0.0, patterns @ weights.T + bias).sum(1))
     covariance = patterns.T @ (probs[:, None] * patterns)
     turned = np.arange(8) ^ np.array([4, 2, 1])[:, None]  # each bit flipped
     wrong = (machine[turned] > machine).astype(float)
@@ -88,31 +88,35 @@ def terms(trials: int, rng: np.random.Generator) -> dict[str, dict[str, float]]:
     """How much of the sleep phase the largest terms hold, found by search and by truncation."""
     states = AllStates().table((2,) * UNITS).astype(float)
     few = states.sum(1) <= 3
-    table = {}
-    for alike in ALIKE:
-        rows = []
-        for _ in range(trials):
-            apart = rng.normal(size=(UNITS, WIDTH)) / WIDTH**0.5
-            common = rng.normal(size=WIDTH) / WIDTH**0.5
-            lengths = rng.uniform(1.0, 2.5, (UNITS, 1))
-            weights = lengths * (np.sqrt(1.0 - alike) * apart + np.sqrt(alike) * common)
-            # With half of the others on, a unit is on in a fifth to a half of the states.
-            own = 0.5 * (weights**2).sum(1)
-            together = 0.5 * alike * lengths[:, 0] * (lengths.sum() - lengths[:, 0])
-            bias = rng.uniform(-1.4, 0.0, UNITS) - own - together
-            value = exponents(states, weights, bias)
-            probs = np.exp(value - logsumexp(value))
-            kept, evaluated = farthest(weights, bias, KEPT)
-            corner = (bias + own > 0) @ (1 << np.arange(UNITS - 1, -1, -1))
-            rows.append([
-                probs[kept].sum(), np.sort(probs)[-KEPT:].sum(), probs[few].sum(),
-                evaluated, value.argmax() in kept, corner == value.argmax(),
-            ])  # fmt: skip
-        names = ("search", "best possible", "at most 3 active", "states visited",
-                 "largest found", "corner is the largest")  # fmt: skip
-        means = np.mean(np.array(rows, float), axis=0)
-        table[str(alike)] = dict(zip(names, map(float, means), strict=True))
-    return table
+    bits = 1 << np.arange(UNITS - 1, -1, -1)
+
+    def one(alike: float) -> dict[str, float]:
+        apart = rng.normal(size=(UNITS, WIDTH)) / WIDTH**0.5
+        common = rng.normal(size=WIDTH) / WIDTH**0.5
+        lengths = rng.uniform(1.0, 2.5, (UNITS, 1))
+        weights = lengths * (np.sqrt(1.0 - alike) * apart + np.sqrt(alike) * common)
+        # With half of the others on, a unit is on in a fifth to a half of the states.
+        own = 0.5 * (weights**2).sum(1)
+        together = 0.5 * alike * lengths[:, 0] * (lengths.sum() - lengths[:, 0])
+        bias = rng.uniform(-1.4, 0.0, UNITS) - own - together
+        value = exponents(states, weights, bias)
+        probs = softmax(value)
+        kept, evaluated = farthest(weights, bias, KEPT)
+        return {
+            "search": probs[kept].sum(),
+            "best possible": np.sort(probs)[-KEPT:].sum(),
+            "at most 3 active": probs[few].sum(),
+            "states visited": evaluated,
+            "largest found": value.argmax() in kept,
+            "corner is the largest": (bias + own > 0) @ bits == value.argmax(),
+        }
+
+    return {str(alike): means([one(alike) for _ in range(trials)]) for alike in ALIKE}
+
+
+def means(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """The mean of each number over rows of the same names."""
+    return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
 
 
 def normality(repeats: int, rng: np.random.Generator) -> dict[str, dict[str, float]]:
@@ -129,27 +133,22 @@ def normality(repeats: int, rng: np.random.Generator) -> dict[str, dict[str, flo
         normal = ndtr(order)
         return float(np.maximum(steps[1:] - normal, normal - steps[:-1]).max(0).mean())
 
-    distances: dict[str, dict[str, list[float]]] = {}
-    for size in DIMENSIONS:
-        row = distances.setdefault(str(size), {})
-        for _ in range(repeats):
-            directions = rng.normal(size=(size, DIRECTIONS))
-            directions /= np.linalg.norm(directions, axis=0)
-            some = rng.uniform(-1.0, 1.0, size)
-            sure = np.where(np.arange(size) > 0, 1.0, 0.0)
-            for name, mean in (("random means", some), ("all but one certain", sure)):
-                draws = np.where(rng.random((DRAWS, size)) < 0.5 * (1.0 + mean), 1.0, -1.0) - mean
-                scale = np.sqrt((1.0 - mean**2) @ directions**2)
-                row.setdefault(name, []).append(distance(draws @ directions, scale))
-                if name == "random means":
-                    alone = draws[:, :DIRECTIONS], np.sqrt(1.0 - mean[:DIRECTIONS] ** 2)
-                    row.setdefault("one coordinate", []).append(distance(*alone))
-            exact = rng.normal(size=(DRAWS, DIRECTIONS))
-            row.setdefault("normal draws", []).append(distance(exact, np.ones(DIRECTIONS)))
-    return {
-        size: {name: float(np.mean(values)) for name, values in row.items()}
-        for size, row in distances.items()
-    }
+    def one(size: int) -> dict[str, float]:
+        directions = rng.normal(size=(size, DIRECTIONS))
+        directions /= np.linalg.norm(directions, axis=0)
+        row = {}
+        sure = np.where(np.arange(size) > 0, 1.0, 0.0)
+        each = {"random means": rng.uniform(-1.0, 1.0, size), "all but one certain": sure}
+        for name, mean in each.items():
+            draws = np.where(rng.random((DRAWS, size)) < 0.5 * (1.0 + mean), 1.0, -1.0) - mean
+            row[name] = distance(draws @ directions, np.sqrt((1.0 - mean**2) @ directions**2))
+            if name == "random means":
+                alone = draws[:, :DIRECTIONS], np.sqrt(1.0 - mean[:DIRECTIONS] ** 2)
+                row["one coordinate"] = distance(*alone)
+        exact = rng.normal(size=(DRAWS, DIRECTIONS))
+        return row | {"normal draws": distance(exact, np.ones(DIRECTIONS))}
+
+    return {str(size): means([one(size) for _ in range(repeats)]) for size in DIMENSIONS}
 
 
 @experiment(
@@ -176,8 +175,7 @@ def figure(page: Page, numbers: dict[str, Any]) -> None:
     states = AllStates().table((2, 2, 2)).astype(float)
     centres = states @ PLANE
     bias = -0.5 * (PLANE @ PLANE.T).sum(1)  # with half of the others on, a unit is at even odds
-    share = exponents(states, PLANE, bias)
-    share = np.exp(share - logsumexp(share))
+    share = softmax(exponents(states, PLANE, bias))
     x, y = np.meshgrid(np.linspace(-3, 8.6, 200), np.linspace(-5, 7, 200))
     square = (x[..., None] - centres[:, 0]) ** 2 + (y[..., None] - centres[:, 1]) ** 2
     density = np.exp(-0.5 * square) @ share
@@ -202,17 +200,18 @@ def figure(page: Page, numbers: dict[str, Any]) -> None:
     for place, (value, wrong) in enumerate(zip(rows.values(), wrongs, strict=True)):
         pairs.text(value - 0.02, place, f"bit wrong {wrong:.2f}", va="center", ha="right", c="w")
     pairs.invert_yaxis()
-    for name, mark in (("best possible", "k--"), ("search", "o-"), ("at most 3 active", "s-")):
-        values = [row[name] for row in numbers["terms"].values()]
-        terms.plot(ALIKE, values, mark, label=name)
+    marks = {"best possible": "k--", "search": "o-", "at most 3 active": "s-"}
+    _draw_columns(terms, ALIKE, numbers["terms"], marks)
     terms.set(title=f"C  share of Z in {numbers['terms_kept']} of {1 << UNITS} terms")
     terms.set(xlabel="cosine between weight vectors", ylim=(0, 1.02))
-    terms.legend(fontsize=10)
     marks = {"random means": "o-", "one coordinate": "s-", "all but one certain": "^-"}
-    for name, mark in {**marks, "normal draws": "k--"}.items():
-        values = [row[name] for row in numbers["normality"].values()]
-        normal.plot(DIMENSIONS, values, mark, label=name)
-    normal.set(title="D  projections: distance from normal", xlabel="bits in a row")
+    _draw_columns(normal, DIMENSIONS, numbers["normality"], marks | {"normal draws": "k--"})
+    normal.set(title="D  projections: distance from normal", xlabel="bits in a row", yscale="log")
     normal.set_xscale("log", base=2)
-    normal.set_yscale("log")
-    normal.legend(fontsize=10)
+
+
+def _draw_columns(axes: Axes, places: Any, table: dict, marks: dict[str, str]) -> None:
+    """Some columns of a table of rows by place, a line each."""
+    for name, mark in marks.items():
+        axes.plot(places, [row[name] for row in table.values()], mark, label=name)
+    axes.legend(fontsize=10)
