@@ -125,7 +125,7 @@ shifts
 # (C); with the first term of (7) those of the wrong direction are turned off (D). E shows the
 # probabilities. With feedback the direction is inferred correctly in 99 % of 200 new images (those
 # that can be decided), and in 75 % without, where 50 % is guessing. With a population of 20 the
-# median over 20 sets of data is 100 % (`latentbits reproduce noisyor-shifter`).
+# median over 20 sets of data is 100 % (`latentbits reproduce noisyor-shifter --full`).
 #
 # ## The contest, at the paper's size
 #
@@ -178,5 +178,5 @@ for name in ("lines_recovered", "patterns_recovered", "test_log_likelihood"):
 #   accurate (`latentbits reproduce noisyor-learning`, computed exactly, in
 #   [the papers and ours](../docs/papers.md)).
 # - The recipe depends on its start: over 100 sets of data it finds all ten lines in 14 and all four
-#   patterns in none, the search both in all 100 (`latentbits reproduce noisyor-lines --recipe
-#   paper`, and without the option).
+#   patterns in none, the search both in all 100 (`latentbits reproduce noisyor-lines --full
+#   --recipe paper`, and without the recipe).

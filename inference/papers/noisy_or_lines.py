@@ -1,7 +1,7 @@
 """Noisy-OR networks: the high-order lines problem of Lewicki & Sejnowski (1996), figure 2.
 
-`latentbits reproduce noisyor-lines --batch 50` (100 trials, seed 0; on one H200, 67 s, 60 of them
-compilation), and with ``--recipe paper``:
+`latentbits reproduce noisyor-lines --full --batch 50` (100 trials, seed 0; on one H200, 67 s, 60 of
+them compilation), and with ``--recipe paper``:
 
 ====================================  =========  ========
 trials with                           improved   paper
@@ -217,7 +217,7 @@ def mean_log_likelihood(params: Params, data: Array) -> Array:
 @experiment(
     "noisyor-lines",
     "lines and patterns of lines: how often a 25–10–5 network finds them",
-    trials=Option(100, "sets of data", 1, 1),
+    trials=Option(10, "sets of data", 1, 1, full=100),
     num_data=Option(1000, "patterns", 200, BLOCK),
     **recipe_options(IMPROVED, population=2, rounds=1),
     batch=Option(10, "trials at once", least=1),

@@ -1,6 +1,6 @@
 """Noisy-OR networks: the shifter problem of Lewicki & Sejnowski (1996), and what feedback does.
 
-`latentbits reproduce noisyor-shifter` (20 trials, seed 0; measured on one H200, 46 s), and with
+`latentbits reproduce noisyor-shifter --full` (20 trials, seed 0; on one H200, 46 s), and with
 ``--recipe paper``; medians over trials, on new patterns whose direction can be inferred (94 %):
 
 =============================================  =========  ========
@@ -164,7 +164,7 @@ def features_recovered(params: Params) -> Array:
 @experiment(
     "noisyor-shifter",
     "which way a row was shifted: the top layer tells, the lower one alone cannot",
-    trials=Option(20, "sets of data", 1, 1),
+    trials=Option(5, "sets of data", 1, 1, full=20),
     num_data=Option(1000, "patterns to learn from", 200, BLOCK),
     num_test=Option(0, "new patterns, at most as many; 0: as many", 40, 0),
     **recipe_options(LONGER, recipe="paper"),
