@@ -304,10 +304,9 @@ class Ended(NamedTuple):
 
 def log_joints(params: Params, data: Array) -> Array:
     """log p(y, s) of every row and state of a network of one hidden layer, (num_data, states)."""
-    units, width = params["weights_1"].shape
-    states = all_states(units)
+    states = all_states(len(params["weights_1"]))
     inputs = states @ params["weights_1"] + params["leak_0"]
-    log_on = NoisyOr(inputs).log_prob(jnp.ones(width))
+    log_on = NoisyOr(inputs).log_prob(1.0)
     prior = NoisyOr(params["leak_1"]).log_prob(states).sum(-1)
     return data @ (log_on + inputs).T - inputs.sum(-1) + prior
 
@@ -367,7 +366,7 @@ def accuracy(params: Params, data: Array) -> dict[str, Array]:
     rules = jnp.repeat(jnp.array([RULE, 0.0, RULE]), len(data))
     every = where_it_ends(*rows, rules, MAX_SWEEPS)
     ended, without, settled = jnp.split(every.probs, 3)
-    size = all_states(params["weights_1"].shape[0]).sum(-1)
+    size = all_states(len(params["weights_1"])).sum(-1)
     # The posterior of a state may be below the smallest float, but its log is not.
     log_posterior = joint - logsumexp(joint, axis=1, keepdims=True)
     kl = lambda q: (-entr(q) - q * log_posterior).sum(-1)  # noqa: E731
@@ -397,13 +396,16 @@ def accuracy(params: Params, data: Array) -> dict[str, Array]:
     return {name: x.mean() for name, x in by_row.items()}
 
 
+def upper(params: Params) -> Params:
+    """The second and third layer as a network of one hidden layer."""
+    names = {"weights_1": "weights_2", "leak_0": "leak_1", "leak_1": "leak_2"}
+    return {name: params[above] for name, above in names.items()}
+
+
 def second_layer(params: Params) -> Array:
     """log p(s) of every state of the second layer, the third summed out, (2^units,)."""
-    top, units = params["weights_2"].shape
-    states = all_states(units), all_states(top)
-    inputs = states[1] @ params["weights_2"] + params["leak_1"]
-    conditional = states[0] @ (NoisyOr(inputs).log_prob(1.0) + inputs).T - inputs.sum(-1)
-    return logsumexp(conditional + NoisyOr(params["leak_2"]).log_prob(states[1]).sum(-1), axis=1)
+    states = all_states(params["weights_2"].shape[1])
+    return logsumexp(log_joints(upper(params), states), axis=1)
 
 
 def independent(log_prior: Array) -> Array:

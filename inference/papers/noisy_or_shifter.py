@@ -31,19 +31,27 @@ from jax import Array, lax, random
 from latentbits.models import noisy_or_network
 from latentbits.models.data import shifter
 from latentbits.models.data.strokes import Shifter
+from latentbits.models.distributions import NoisyOr
 
 from ..files.figures import GREY, PALETTE, hinton
 from ..methods.gibbs.gibbs_em import GibbsEM
-from ..methods.gibbs.noisy_or import Network, Seen, Wiring, network_log_joint, strengths
-from ..methods.gibbs.noisy_or_steps import flip_probabilities
-from ..reading.states import AllStates
+from ..methods.gibbs.noisy_or import strengths
 from ..types import Params
-from .experiment import Option, Outcome, Page, down, experiment, pick
-from .noisy_or_lines import BLOCK, IMPROVED, Recipe, fit, recipe_options, run_trials
+from .experiment import Option, Outcome, Page, down, experiment, pick, stack
+from .noisy_or_lines import (
+    BLOCK,
+    IMPROVED,
+    Recipe,
+    all_states,
+    fit,
+    log_joints,
+    recipe_options,
+    run_trials,
+    upper,
+)
 
 LAYERS = (20, 2)
 WIDTH = 8
-DOWN = ("layer_2", "layer_1")
 LONGER = IMPROVED._replace(rounds=12)
 SWEEPS: dict[str, Any] = {"num_chains": 8, "annealing": 25, "num_sweeps": 25}
 """How new patterns are sampled. Gibbs sampling alone sticks with the direction it took first."""
@@ -111,28 +119,13 @@ def look_upwards(params: Params, data: Array, rates: Array, key: Array) -> tuple
     }
     method = GibbsEM(noisy_or_network)
     states = method.posterior(lower, data, rng_key=key, layers=LAYERS[:1], **SWEEPS).best
-    return states, _best_top(params, states)
-
-
-@jax.jit
-def _best_top(params: Params, states: Array) -> Array:
-    """The best of all states of the top layer where the lower one is given, (num_data, 2)."""
-    weights, dtype = params["weights_2"], params["weights_2"].dtype
-    network = Network({"layer_1": params["leak_1"], "layer_2": params["leak_2"]}, {DOWN: weights})
-    wiring = Wiring(DOWN[:1], DOWN[1:], (DOWN,))
-    observed = {"layer_1": Seen(states.astype(dtype), None)}
-    every = jnp.asarray(AllStates().table((2,) * LAYERS[1]), dtype)
-
-    def worth(state: Array) -> Array:
-        bits = {"layer_2": jnp.broadcast_to(state, (len(states), LAYERS[1]))}
-        return network_log_joint(wiring, network, bits, observed)
-
-    return every[jnp.argmax(jax.vmap(worth)(every), axis=0)]
+    best = log_joints(upper(params), states.astype(float)).argmax(1)
+    return states, all_states(LAYERS[1])[best]
 
 
 def mean_rates(params: Params) -> Array:
     """How often each unit of the lower layer is on in the network, (20,)."""
-    states = jnp.asarray(AllStates().table((2, 2)), float)
+    states = all_states(LAYERS[1])
     on = strengths(params["leak_2"])
     probs = jnp.prod(jnp.where(states == 1, on, 1.0 - on), axis=1)
     return probs @ strengths(states @ params["weights_2"] + params["leak_1"])
@@ -241,7 +234,7 @@ def _draw_flip(
     name = "first" if after[chosen, 0] else "second"
     axes[2].set_xlabel(f"the {name} top unit is on:\none direction is left", fontsize=11)
 
-    local, informed = _on_probs(params, test.data[chosen], after[chosen])
+    local, informed = np.asarray(_on_probs(params, test.data[chosen], after[chosen]))
     used = drawn.any(1) & ((before[chosen] | after[chosen, 2:]) == 1)
     units = sorted(np.flatnonzero(used), key=lambda unit: side[unit])
     at = np.arange(len(units))
@@ -265,22 +258,18 @@ def _clearest(after: np.ndarray, before: np.ndarray, drawn: np.ndarray, test: Sh
     return int(np.argmax(np.where(sure & few & fits, dropped + gained, -1)))
 
 
-def _on_probs(params: Params, pattern: Array, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """P(on) of each lower unit given all others: from its children alone, and with feedback."""
-    observed = {"observed": Seen(pattern[None], None)}
-    bits = {"layer_2": jnp.asarray(state[None, :2]), "layer_1": jnp.asarray(state[None, 2:])}
-    wiring = Wiring(("layer_2", "layer_1"), ("observed",), (DOWN, ("layer_1", "observed")))
-    flips = jax.jit(
-        lambda network: flip_probabilities(wiring, network, bits, observed)["layer_1"][0]
-    )
-    leak = {"layer_2": params["leak_2"], "observed": params["leak_0"]}
-    weights = {("layer_1", "observed"): params["weights_1"]}
-    probs = []
-    for base, feedback in (
-        (jnp.full(LAYERS[0], jnp.log(2.0)), jnp.zeros_like(params["weights_2"])),
-        (params["leak_1"], params["weights_2"]),
-    ):
-        network = Network({**leak, "layer_1": base}, {**weights, DOWN: feedback})
-        flip = np.asarray(flips(network))
-        probs.append(np.where(state[2:] == 1, 1.0 - flip, flip))
-    return probs[0], probs[1]
+def _on_probs(params: Params, pattern: Array, state: np.ndarray) -> Array:
+    """P(on) of each lower unit given the others, (2, 20): by its children alone, with feedback."""
+    top, lower = jnp.asarray(state[:2], float), jnp.asarray(state[2:], float)
+
+    def on(base: Array, feedback: Array) -> Array:
+        def log_joint(lower: Array) -> Array:
+            above = NoisyOr(top @ feedback + base).log_prob(lower)
+            below = NoisyOr(lower @ params["weights_1"] + params["leak_0"]).log_prob(pattern)
+            return above.sum() + below.sum()
+
+        odds = lambda i: log_joint(lower.at[i].set(1.0)) - log_joint(lower.at[i].set(0.0))  # noqa: E731
+        return jax.nn.sigmoid(jax.vmap(odds)(jnp.arange(LAYERS[0])))
+
+    no_feedback = jnp.full(LAYERS[0], jnp.log(2.0)), jnp.zeros_like(params["weights_2"])
+    return jax.vmap(on)(*stack([no_feedback, (params["leak_1"], params["weights_2"])]))
