@@ -25,9 +25,7 @@ from .progress import stage
 
 COMMON = ("json", "figure", "command", "called", "experiment", "known")
 """What a namespace holds beside the settings of an experiment."""
-DESCRIPTION = (
-    "Run an experiment of a paper; `latentbits list` says which there are. Without a name all run."
-)
+DESCRIPTION = "Run an experiment of a paper, without a name all; `latentbits list` names them."
 
 
 def add_arguments(
