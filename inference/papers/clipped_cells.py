@@ -43,7 +43,7 @@ def run_neighbours(namespace: argparse.Namespace) -> Outcome:
     weights, bias = rng.normal(size=(2, columns)), rng.normal(size=columns)
     angle = 2 * np.pi * np.arange(256) / 256
     circle = np.stack([np.cos(angle), np.sin(angle)])
-    each = (weights, bias), (weights, np.zeros(columns)), (circle, np.zeros(256))
+    each: Any = (weights, bias), (weights, np.zeros(columns)), (circle, np.zeros(256))
     plane, wedges, ring = (enumerate_cells({"weights": w, "bias": b}) for w, b in each)
     count = neighbours(plane)
     # A cell reaches to infinity in the directions of a cell of the same lines through the origin.

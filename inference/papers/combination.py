@@ -78,7 +78,7 @@ class Trial(NamedTuple):
 def table(trials: Trial, rows: Iterable[str], statistic: Callable[[Any], Any]) -> dict[str, Any]:
     """Row -> measure -> "train" and "test" -> a statistic of the values of all trials."""
 
-    def parts(values: np.ndarray) -> dict[str, float]:
+    def parts(values: Any) -> dict[str, float]:
         return {part: float(statistic(values[:, i])) for i, part in enumerate(PARTS)}
 
     return {row: {name: parts(trials.scores[row][name]) for name in MEASURES} for row in rows}
@@ -279,7 +279,7 @@ def digit_trial(options: argparse.Namespace, train: Array, test: Array, key: Arr
     # A pixel that is never inked in training has a count too few to be sure of.
     odds = (train.sum(0) + 0.5) / (len(train) + 1.0)
     base = 0.5 * jnp.log(odds / (1.0 - odds))
-    columns = None if options.full else chosen_bits(keys[4], *train.shape, BITS)
+    columns = None if options.full else chosen_bits(keys[4], len(train), train.shape[1], BITS)
 
     def judge(model: Callable, sizes: dict, value: Params, log_z: Array | float = 0.0) -> Any:
         """Both sets of rows, one after the other: (2,) of each measure."""

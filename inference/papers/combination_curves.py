@@ -195,7 +195,7 @@ def principal(
 
 
 def accuracies(
-    features: dict[str, tuple[np.ndarray, np.ndarray]], labels: tuple[np.ndarray, np.ndarray]
+    features: dict[str, tuple[np.ndarray, ...]], labels: tuple[np.ndarray, np.ndarray]
 ) -> dict[str, dict[str, float]]:
     """Test accuracy of logistic regression on each kind of features, by number of labelled rows."""
     from sklearn.linear_model import LogisticRegression
@@ -316,8 +316,8 @@ def figure(page: Page, errors: dict, gains: dict, worth: float, models: dict[str
             for values, part, line in zip(
                 errors[name], ("train", "test"), ("--", "-"), strict=True
             ):
-                style = {"color": colour, "label": f"{name}, {part}"}
-                axes[place].plot(steps[name], values[:, place], line, **style)
+                line_style = {"color": colour, "label": f"{name}, {part}"}
+                axes[place].plot(steps[name], values[:, place], line, **line_style)
         axes[place].axvline(EM_STEPS * count, color="0.6", linewidth=1, linestyle=":")
         axes[place].set(title=title, xlabel="iterations of EM")
     label = "mixture, test, split far apart"

@@ -271,7 +271,7 @@ SETS = ("synthetic", "digits")
 YARDSTICK = QuadratureEM(latent_trait, num_nodes=31)  # the same for all, compiled once
 
 
-METHODS = {
+METHODS: dict[str, Any] = {
     "bound": BoundEM(latent_trait, accelerate=False),
     "monte_carlo": MonteCarloEM(latent_trait, num_draws=NUM_DRAWS, accelerate=False),
     "quadrature": QuadratureEM(latent_trait, num_nodes=15),

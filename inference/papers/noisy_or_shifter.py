@@ -65,8 +65,8 @@ class Trial(NamedTuple):
     features: Array  # (16,) which local shifts have a unit of their own
     params: Params
     test: Shifter  # the new patterns,
-    after: Array  # their best states, (num_data, 22),
-    before: Array  # and those of the lower layer by itself, (num_data, 20)
+    after: Any  # their best states, (num_data, 22),
+    before: Any  # and those of the lower layer by itself, (num_data, 20)
 
 
 def shifter_trial(num_test: int, recipe: Recipe, num_data: int, key: Array) -> Trial:
