@@ -17,15 +17,15 @@ BUDGETS = {
     "inference/rows": 445,
     "inference/compiling.py": 165,
     "inference/numerics": 635,
-    "inference/methods": 7800,
+    "inference/methods": 7795,
     "inference/baselines": 625,
     "inference/evaluation": 880,
-    "inference/files": 1575,
+    "inference/files": 1430,
     "inference/items": 1270,
-    "inference/papers": 2745,
-    "inference/comparison": 3455,
-    "inference/commands": 1845,
-    "ppl_models": 3000,
+    "inference/papers": 2480,
+    "inference/comparison": 2860,
+    "inference/commands": 1750,
+    "ppl_models": 2775,
 }
 """Wing -> lines of code at most. A number may fall, and may rise only if another falls as much."""
 
