@@ -81,7 +81,7 @@ def maximising(params: dict, data: Array, layers: dict) -> list[dict[str, Any]]:
         em = EM(noisy_or_network)
         reader, rows = em.open((rows_of_data,), layers)
         table = table_of(reader.anatomy, AllStates())[:, 0]
-        update = AffineUpdate(reader, table, rows.slice(0, 1), params, False, 5)
+        update = AffineUpdate(reader, table, rows.slice(0, 1), params, lambda _: jnp.zeros(()), 5)
         # Every copy of a row has the same posterior: the sums are those of one, times so many.
         few = reader.at(len(data))
         posterior = em.sets(few, rows).expect(Chunk(few, params, ((data,), layers)))

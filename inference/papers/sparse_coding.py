@@ -98,7 +98,7 @@ def bars_trial(
     """Draw data, fit from `num_restarts` starts, keep the fit of highest free energy."""
     key_data, key_fit = random.split(key)
     truth = bars(key_data, num_data)
-    sizes = {"num_causes": truth.weights.shape[0]}
+    sizes: dict[str, Any] = {"num_causes": truth.weights.shape[0]}
 
     def fit(key: Array) -> tuple[Params, Array]:
         def step(state: Any, _: None) -> tuple[Any, tuple[Params, Array]]:
