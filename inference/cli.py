@@ -18,6 +18,7 @@ import io
 import json
 import os
 import sys
+import warnings
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from typing import Any
@@ -108,6 +109,7 @@ def _escape(error: Any) -> tuple[str, int]:
 def start() -> int:
     """`main` as a process of its own: a reader that has gone, or a full disk, is in the status."""
     outlets = open_streams()
+    warnings.formatwarning = lambda message, *_, **__: f"latentbits: {message}\n"
     status = main()
     sys.stdout.flush()
     failure = outlets["stdout"].failure if "stdout" in outlets else None

@@ -17,7 +17,7 @@ from inference.cli import main
 from inference.comparison.compare import Comparison
 from inference.comparison.files import KIND as COMPARISON
 from inference.comparison.files import load_comparison, save_comparison
-from inference.files.arviz import dataset, load, save
+from inference.files.arviz import dataset, import_arviz, load, save
 from inference.files.map.fit import Map
 from inference.items.fits import KIND, load_fit
 from ppl_models.data.sealed import sealed
@@ -129,6 +129,19 @@ def test_a_flipped_bit_or_a_missing_end_is_one_line(folder, capfd, make, readers
             with refused(f"{path.name}: "):
                 reader(str(path))
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_fit_that_arviz_saved_again_is_read_if_its_values_are_the_same(folder):
+    arviz = import_arviz()
+    path = folder / "again.nc"
+    arviz.from_netcdf(keep(folder)).to_netcdf(path)
+    with pytest.warns(UserWarning, match="again.nc: saved again by another program"):
+        fit = load_fit(str(path))
+    np.testing.assert_array_equal(fit.params["probs"][0], PARAMS["probs"])
+    with h5py.File(path, "r+") as file:
+        file["point_estimate/mixing"][0] = 0.4
+    with refused("again.nc: ends without a checksum"):
+        load_fit(str(path))
 
 
 def outside(file, folder):

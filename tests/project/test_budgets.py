@@ -20,7 +20,7 @@ BUDGETS = {
     "inference/methods": 7795,
     "inference/baselines": 625,
     "inference/evaluation": 880,
-    "inference/files": 1430,
+    "inference/files": 1457,
     "inference/items": 1270,
     "inference/papers": 2480,
     "inference/comparison": 2860,
