@@ -161,21 +161,6 @@ def test_a_figure_that_fails_leaves_no_numbers_either(experiment, tmp_path, caps
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_fit_by_its_own_method_is_light(tmp_path):
-    """No method but those beside its own is loaded."""
-    table = tmp_path / "bits.csv"
-    table.write_text("a,b,c\n" + "0,1,1\n1,0,1\n1,1,0\n0,0,0\n1,1,1\n0,0,1\n" * 5)
-    program = f"""
-import sys
-from latentbits.inference.cli import main
-status = main(["fit", "latent_trait", "--set", "num_factors=1", "--data", {str(table)!r},
-               "--out", {str(tmp_path / "fit.nc")!r}])
-others = [x for x in sys.modules if ".methods.gibbs" in x or ".baselines.samplers" in x]
-assert (status, others) == (0, []), (status, others)
-"""
-    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
-
-
 # which method is the default
 
 
