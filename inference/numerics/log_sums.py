@@ -140,7 +140,8 @@ def means_of_bits(
     >>> [x.round(4).tolist() for x in means_of_bits(single, chosen, level, inner, inside)]
     [[[0.125, 0.25, 0.5]], [[8.0]]]
     """
-    alone = jnp.exp(at_bits(single, chosen, jnp.full(chosen.shape, -jnp.inf)) - level)
+    none = jnp.full(chosen.shape, -jnp.inf, single.dtype)
+    alone = jnp.exp(at_bits(single, chosen, none) - level)
     count = inside + alone.sum(1, keepdims=True)
     scale = 1.0 / jnp.where(count > 0, count, 1.0)
     return at_bits(scale * alone, chosen, scale * inner), count

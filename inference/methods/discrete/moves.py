@@ -36,7 +36,8 @@ def start(update: ClosedForm | None, key: Array, arguments: Arguments) -> Params
         return None
     assert update.known is not None
     shapes = {role: place.positions.shape for role, place in update.known.places.items()}
-    return update.write(RULES[update.form][0](key, update.seen(arguments), shapes))
+    values = RULES[update.form][0](key, update.seen(arguments), shapes)
+    return update.write({role: value.astype(float) for role, value in values.items()})
 
 
 def varies(update: ClosedForm | None) -> bool:
