@@ -106,10 +106,15 @@ def _escape(error: Any) -> tuple[str, int]:
     return json.dumps(error.object[error.start : error.end])[1:-1], error.end
 
 
+def _in_one_line(message: Warning | str, *_: Any, **__: Any) -> str:
+    """A warning of a command, as its errors are."""
+    return f"latentbits: {' '.join(str(message).split())}\n"
+
+
 def start() -> int:
     """`main` as a process of its own: a reader that has gone, or a full disk, is in the status."""
     outlets = open_streams()
-    warnings.formatwarning = lambda message, *_, **__: f"latentbits: {message}\n"
+    warnings.formatwarning = _in_one_line
     status = main()
     sys.stdout.flush()
     failure = outlets["stdout"].failure if "stdout" in outlets else None

@@ -322,9 +322,9 @@ def load(path: str | PathLike[str]) -> tuple[Groups, dict[str, Any]]:
         with xr.open_datatree(path, engine="h5netcdf") as tree:
             groups = {name: child.to_dataset().load() for name, child in tree.children.items()}
             attrs = {str(name): value for name, value in tree.attrs.items()}
-            same = attrs.pop(DIGEST, None) == _digest(tree)
-        if again and not same:
-            check_seal(file)
+            digest = attrs.pop(DIGEST, None)
+            if again and digest != _digest(tree):
+                check_seal(file)  # which it does not have
         if again:
             note = f"{path}: saved again by another program, with the values of latentbits"
             warnings.warn(note, stacklevel=2)

@@ -3,7 +3,9 @@
 import json
 import os
 import random
+import subprocess
 import sys
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -22,6 +24,7 @@ from inference.files.map.fit import Map
 from inference.items.fits import KIND, load_fit
 from ppl_models.data.sealed import sealed
 
+ROOT = Path(__file__).parents[2]
 PARAMS = {"mixing": np.array([0.3, 0.7]), "probs": np.array([[0.2, 0.4, 0.9], [0.8, 0.5, 0.3]])}
 ATTRS = {
     "kind": KIND, "model": "bernoulli_mixture", "method": "EM", "cells": "binary",
@@ -131,13 +134,22 @@ def test_a_flipped_bit_or_a_missing_end_is_one_line(folder, capfd, make, readers
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_fit_that_arviz_saved_again_is_read_if_its_values_are_the_same(folder):
+def test_a_fit_that_arviz_saved_again_is_read_if_its_values_are_the_same(folder, rows):
     arviz = import_arviz()
     path = folder / "again.nc"
     arviz.from_netcdf(keep(folder)).to_netcdf(path)
     with pytest.warns(UserWarning, match="again.nc: saved again by another program"):
         fit = load_fit(str(path))
     np.testing.assert_array_equal(fit.params["probs"][0], PARAMS["probs"])
+    command = ["score", path, "--data", rows, "--out", folder / "scores.csv"]
+    done = subprocess.run(
+        [sys.executable, "-m", "inference", *map(str, command)], capture_output=True, text=True,
+        cwd=ROOT, check=True,
+    )  # fmt: skip
+    assert (
+        done.stderr.startswith(f"latentbits: {path}: saved again") and done.stderr.count("\n") == 1
+    )
+    (folder / "scores.csv").unlink()
     with h5py.File(path, "r+") as file:
         file["point_estimate/mixing"][0] = 0.4
     with refused("again.nc: ends without a checksum"):
