@@ -51,9 +51,7 @@ class Workers(ProcessPoolExecutor):
         super().__init__(count, context, _set_up, (places, inherited))
         self.count = count
         self.begun: dict[Hashable, Future] = {}
-        others = multiprocessing.active_children()
-        self.submit(os.getpid)  # starts them all
-        self.children = [x for x in multiprocessing.active_children() if x not in others]
+        self.others = multiprocessing.active_children()
 
     def begin(self, name: Hashable, function: Callable, *arguments: Any) -> None:
         """Queue a task, unless one of its name was begun and its result not asked for."""
@@ -83,8 +81,9 @@ class Workers(ProcessPoolExecutor):
     def close(self) -> None:
         """End the workers, whatever they do."""
         self.shutdown(wait=False, cancel_futures=True)
-        for child in self.children:
-            child.terminate()
+        for child in multiprocessing.active_children():  # a pool starts them one by one
+            if child not in self.others:
+                child.kill()
 
 
 def _set_up(places: Any, inherited: dict[str, Any]) -> None:
