@@ -135,6 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     wanted = [called] if called in COMMANDS else [] if called == "--version" else COMMANDS
     try:
         namespace = make_parser(wanted).parse_args(argv)
+        namespace.argv = [*argv]
         from .files.option import check_numbers  # here: --version has to load nothing
 
         check_numbers(namespace)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import jax
@@ -31,6 +33,14 @@ class Budget:
     @property
     def seconds(self) -> float:
         return clock.seconds() - self.began
+
+    @contextmanager
+    def paused(self) -> Iterator[Callable[[], float]]:
+        """Leave out what runs within; the function given tells the wall-clock seconds of it."""
+        before, began, taken = clock.seconds(), time.perf_counter(), []
+        yield lambda: taken[0]
+        taken.append(time.perf_counter() - began)
+        self.began += clock.seconds() - before
 
     @property
     def spent(self) -> bool:
@@ -128,7 +138,17 @@ def timed(compiled: Any, device: OneDevice, *inputs: Any) -> tuple[Any, float]:
 
 
 class BudgetError(RuntimeError):
-    """Nothing was finished in the time given."""
+    """Nothing was finished in the time given.
+
+    :param chains: where a sampler stopped, if it can go on.
+    """
+
+    def __init__(self, words: str, chains: Any = None):
+        super().__init__(words, chains)
+        self.chains = chains
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 def depth_within(gradient: float, budget: float | None) -> int:

@@ -7,6 +7,7 @@ end it, Ctrl-C is heard, and the time to any accuracy can be read off afterwards
 
 from __future__ import annotations
 
+import enum
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -36,6 +37,49 @@ SNAPSHOTS = 50
 """How often the clock of a run is read."""
 
 
+FIRST_CHECK, GROWTH = 100, 1.25
+"""Draws of each chain after which a run is first asked whether they are enough, and by how much
+more there are at each further time."""
+HIGH_ACCEPT = 0.95
+"""Target acceptance after divergences: shorter steps."""
+MOST_DENSE = 300
+"""Unknowns up to which a longer warm-up learns a dense metric."""
+
+
+class Advice(enum.Enum):
+    """What the draws of a sampler ask for."""
+
+    ENOUGH = enum.auto()
+    GO_ON = enum.auto()
+    LONGER_WARMUP = enum.auto()
+    SHORTER_STEPS = enum.auto()
+
+
+class Adaptation(NamedTuple):
+    """How chains warm up."""
+
+    num_warmup: int
+    target_accept: float = 0.8
+    dense: bool = False
+
+    def after(self, advice: Advice, unknowns: int) -> Adaptation:
+        """The next warm-up: twice as long, or with shorter steps."""
+        if advice is Advice.SHORTER_STEPS:
+            return self._replace(target_accept=HIGH_ACCEPT)
+        return self._replace(num_warmup=2 * self.num_warmup, dense=unknowns <= MOST_DENSE)
+
+
+class Chains(NamedTuple):
+    """Where a sampler stopped, so that it can go on, also in another process."""
+
+    adaptation: Adaptation
+    depth: int  # largest of a trajectory
+    places: Params | None  # where the last warm-up began, unconstrained
+    state: list[np.ndarray]  # leaves of the kernel's state, all chains
+    warmed: int  # steps of the last warm-up that are done
+    seconds: float
+
+
 class Draws(NamedTuple):
     """What a generic method hands out: draws of the parameters, and when they were to be had."""
 
@@ -49,6 +93,7 @@ class Draws(NamedTuple):
     reason: str  # why it ended, in words
     stop: Stop = Stop.STEPS
     starts: np.ndarray = np.empty(0)  # (num_starts,) the last loss of each, where several were made
+    chains: Chains | None = None  # where a sampler stopped
 
 
 def nuts(
@@ -63,6 +108,8 @@ def nuts(
     target_accept: float = 0.8,
     places: Params | None = None,
     metric: np.ndarray | None = None,
+    until: Callable[[Draws, Adaptation], Advice] | None = None,
+    resume: Draws | Chains | None = None,
     **kwargs: Any,
 ) -> Draws:
     """NUTS on all continuous sites, discrete latents summed out.
@@ -73,6 +120,8 @@ def nuts(
     :param budget: seconds for climbs, warm-up and draws, by `running.clock`.
     :param memory: bytes that its compiled steps may take; if they would take more, none is run.
     :param target_accept: of its steps, by which their size is adapted.
+    :param until: what the draws so far ask for; then `num_samples` does not count.
+    :param resume: where an earlier run stopped; its seconds count.
     :param places: where chains begin, unconstrained, by site (num_chains, ...).
     :param metric: the covariance that scales its space, in place of variances learned in warm-up.
     """
@@ -80,16 +129,18 @@ def nuts(
     anatomy = inspect(model, args, kwargs)
     program = differentiable(model, anatomy)
 
-    def kernel(depth: int) -> MCMCKernel:
+    def kernel(depth: int, adaptation: Adaptation) -> MCMCKernel:
         known = metric is not None
         return NUTS(
-            program, max_tree_depth=depth, target_accept_prob=target_accept, dense_mass=known,
-            inverse_mass_matrix=metric, adapt_mass_matrix=not known,
+            program, max_tree_depth=depth, target_accept_prob=adaptation.target_accept,
+            dense_mass=known or adaptation.dense, inverse_mass_matrix=metric,
+            adapt_mass_matrix=not known,
         )  # fmt: skip
 
     return sample(
-        kernel, anatomy, rng_key, args, kwargs, num_warmup, num_samples, num_chains, budget, memory,
-        start=climbs_of(model, anatomy) if places is None else None, slope=program, places=places,
+        kernel, anatomy, rng_key, args, kwargs, Adaptation(num_warmup, target_accept), num_samples,
+        num_chains, budget, memory, start=climbs_of(model, anatomy) if places is None else None,
+        slope=program, places=places, until=until, resume=resume,
     )  # fmt: skip
 
 
@@ -103,11 +154,14 @@ def discrete_gibbs(
     budget: float | None = None,
     memory: float | None = None,
     latent: bool = False,
+    until: Callable[[Draws, Adaptation], Advice] | None = None,
+    resume: Draws | Chains | None = None,
     **kwargs: Any,
 ) -> Draws:
     """NumPyro's own Gibbs: its `DiscreteGibbs` for the bits, NUTS for the parameters.
 
     :param latent: `LatentGibbs` for the bits.
+    :param until: as of `nuts`, and `resume`.
     """
     check_data(args, kwargs)
     anatomy = inspect(model, args, kwargs)
@@ -115,8 +169,11 @@ def discrete_gibbs(
     if problem is not None:
         raise ProgramError(problem)
 
-    def kernel(depth: int) -> MCMCKernel:
-        others = NUTS(model, find_heuristic_step_size=False, max_tree_depth=depth)
+    def kernel(depth: int, adaptation: Adaptation) -> MCMCKernel:
+        others = NUTS(
+            model, find_heuristic_step_size=False, max_tree_depth=depth,
+            target_accept_prob=adaptation.target_accept, dense_mass=adaptation.dense,
+        )  # fmt: skip
         return (binary_gibbs_kernel if latent else discrete_gibbs_kernel)(model, anatomy, others)
 
     def first(device: OneDevice, keys: Array) -> float:
@@ -126,8 +183,8 @@ def discrete_gibbs(
         return visits * starts.seconds_of_reading(model, device, keys)
 
     return sample(
-        kernel, anatomy, rng_key, args, kwargs, num_warmup, num_samples, num_chains, budget, memory,
-        start=climbs_of(model, anatomy), first=first,
+        kernel, anatomy, rng_key, args, kwargs, Adaptation(num_warmup), num_samples, num_chains,
+        budget, memory, start=climbs_of(model, anatomy), first=first, until=until, resume=resume,
     )  # fmt: skip
 
 
@@ -150,12 +207,12 @@ def discrete_gibbs_kernel(model: Callable, anatomy: Anatomy, others: MCMCKernel)
 
 
 def sample(
-    make_kernel: Callable[[int], MCMCKernel],
+    make_kernel: Callable[[int, Adaptation], MCMCKernel],
     anatomy: Anatomy,
     rng_key: Array,
     args: tuple,
     kwargs: dict[str, Any],
-    num_warmup: int,
+    adaptation: Adaptation,
     num_samples: int,
     num_chains: int,
     budget: float | None,
@@ -164,23 +221,44 @@ def sample(
     slope: Callable | None = None,
     first: Callable[[OneDevice, Array], float] | None = None,
     places: Params | None = None,
+    until: Callable[[Draws, Adaptation], Advice] | None = None,
+    resume: Draws | Chains | None = None,
 ) -> Draws:
     """Drive any kernel of NumPyro's, all chains at once, in blocks; keep the parameters.
 
-    :param make_kernel: from the largest depth of a trajectory of NUTS to the kernel.
+    Where the draws ask for another warm-up it begins where the chains are, and the draws before it
+    are dropped as soon as there are others.
+
+    :param make_kernel: from the largest depth of a trajectory of NUTS, and how it adapts, to the
+        kernel.
     :param start: the climbs at whose end a chain begins; by default the kernel says where.
     :param slope: without climbs, the program whose gradient NUTS takes: what that costs says how
         long a trajectory may be.
     :param first: from the arguments and the keys to the seconds that it takes at least before it
         has a draw: what cannot be ended is not begun without half a budget.
     :param places: where chains begin, if there are no climbs.
+    :param until: what the draws so far ask for, at growing numbers of them; by default there are
+        `num_samples`.
+    :param resume: where an earlier run stopped, with its draws if it had some.
     """
     began = time.perf_counter()
     ran = 0.0  # seconds of what was compiled already, which the budget counts
     keys_start, keys = jax.vmap(random.split, out_axes=1)(random.split(rng_key, num_chains))
-    depth = pacing.MOST_DEPTH
+    depth, warmed = pacing.MOST_DEPTH, 0
     device = one_device(args, kwargs)
-    if start is not None:
+    most = max(1, min(adaptation.num_warmup, num_samples) // SNAPSHOTS)
+    made: list[Part] = []  # since the last adaptation
+    before: list[Part] = []  # and before it
+    stopped = resume.chains if isinstance(resume, Draws) else resume
+    if stopped is not None:
+        adaptation, depth, places, _, warmed, ran = stopped
+        if isinstance(resume, Draws):
+            params, stats = jax.tree.map(
+                lambda x: np.swapaxes(x, 0, 1), (resume.params, resume.stats)
+            )
+            before = [Part(params, stats, resume.clock)]
+            made = before if warmed == adaptation.num_warmup else []
+    elif start is not None:
         places, gradient, ran = starts.climb(start, device, keys_start, budget, memory)
         depth = pacing.depth_within(gradient, budget)
         if first is not None and budget is not None:
@@ -192,15 +270,106 @@ def sample(
     elif slope is not None and budget is not None:
         ran = starts.seconds_of_gradient(slope, device, keys_start)
         depth = pacing.depth_within(ran, budget)
-    most = max(1, min(num_warmup, num_samples) // SNAPSHOTS)
+    timer = pacing.Budget(budget)
+    compile_seconds = time.perf_counter() - began - (0.0 if stopped else ran)
+    timer.began -= ran
+    advice = Advice.GO_ON
+    while True:
+        with timer.paused() as compiling:
+            begin, advance = _compiled(
+                make_kernel, anatomy, device, keys, places, depth, adaptation, most
+            )
+            check_fits(advance, memory, "a step of its chains")
+        compile_seconds += compiling()
+        if stopped is not None:
+            state, stopped = _restored(stopped.state, pacing.results(begin)), None
+        else:
+            state = jax.block_until_ready(begin(device.arrays, keys, places))
+        step = lambda state, count: advance(device.arrays, state, count)  # noqa: B023, E731
+        course = pacing.in_blocks(step, state, adaptation.num_warmup - warmed, timer, most)
+        warmed, done = warmed + course.done, sum(len(x.clock) for x in made)
+        goal = num_samples if until is None else max(FIRST_CHECK, int(GROWTH * done))
+        advice = Advice.GO_ON
+        while advice is Advice.GO_ON and not timer.spent and warmed == adaptation.num_warmup:
+            course = pacing.in_blocks(step, course.state, goal - done, timer, most)
+            if not course.done:
+                break
+            times = np.interp(np.arange(1, course.done + 1), course.ends, course.seconds)
+            made.append(Part(*jax.tree.map(lambda *x: np.concatenate(x), *course.results), times))
+            done += course.done
+            if until is None:
+                advice = Advice.ENOUGH if done >= num_samples else Advice.GO_ON
+                continue
+            with timer.paused():
+                advice = until(_draws(made, timer.seconds, compile_seconds), adaptation)
+            goal = int(np.ceil(GROWTH * done))
+        if advice in (Advice.ENOUGH, Advice.GO_ON):
+            break
+        # The sites of the climbs alone: of Gibbs the others are bits.
+        last = course.state.z
+        places = last if places is None else {x: last[x] for x in places}
+        unknowns = sum(x.size for x in jax.tree.leaves(places)) // num_chains
+        adaptation, warmed = adaptation.after(advice, unknowns), 0
+        made, before = [], made
+        keys = jax.vmap(lambda key: random.split(key, 1)[0])(keys)
+    leaves = [np.asarray(_plain(x)) for x in jax.tree.leaves(course.state)]
+    places = None if places is None else jax.tree.map(np.asarray, places)
+    chains = Chains(adaptation, depth, places, leaves, warmed, timer.seconds)
+    if not (made or before):
+        words = f"{timer.seconds:.0f} s were spent in warm-up: no draw was made"
+        raise pacing.BudgetError(words, chains)
+    stop = Stop.STEPS if advice is Advice.ENOUGH else Stop.BUDGET
+    result = _draws(made or before, timer.seconds, compile_seconds, stop, chains)
+    if depth < pacing.MOST_DEPTH:
+        shorter = f", trajectories of at most {2**depth - 1} steps to keep to the budget"
+        return result._replace(reason=result.reason + shorter)
+    return result
+
+
+class Part(NamedTuple):
+    """Draws that were made one after the other: (num_draws, num_chains, ...)."""
+
+    params: dict[str, np.ndarray]
+    stats: dict[str, np.ndarray]
+    clock: np.ndarray  # (num_draws,) seconds
+
+
+def _draws(
+    parts: list[Part], seconds: float, compile_seconds: float, stop: Stop = Stop.BUDGET,
+    chains: Chains | None = None,
+) -> Draws:  # fmt: skip
+    """What a sampler hands out."""
+    flat, stats, clock = jax.tree.map(lambda *x: np.concatenate(x), *parts)
+    params, stats = jax.tree.map(lambda x: np.swapaxes(x, 0, 1), (flat, stats))
+    reason = "all draws made" if stop is Stop.STEPS else f"{stop.value} {len(clock)} draws"
+    # Of a sampler, what is known at a time is all draws so far.
+    return Draws(
+        params, stats, np.empty(0), flat, clock, seconds, compile_seconds, reason, stop,
+        chains=chains,
+    )  # fmt: skip
+
+
+def _compiled(
+    make_kernel: Callable[[int, Adaptation], MCMCKernel],
+    anatomy: Anatomy,
+    device: OneDevice,
+    keys: Array,
+    places: Params | None,
+    depth: int,
+    adaptation: Adaptation,
+    most: int,
+) -> tuple[Any, Any]:
+    """The first state of all chains, and blocks of at most so many steps."""
 
     def make() -> tuple[Any, Any]:
-        kernel = make_kernel(depth)
+        kernel = make_kernel(depth, adaptation)
 
         # One chain, many times: every kernel knows one key, and only some a batch of them.
         def begin(keys: Array, places: Params | None, args: tuple, kwargs: dict) -> Any:
             def one(key: Array, place: Params | None) -> Any:
-                return kernel.init(key, num_warmup, place, model_args=args, model_kwargs=kwargs)
+                return kernel.init(
+                    key, adaptation.num_warmup, place, model_args=args, model_kwargs=kwargs
+                )
 
             return jax.vmap(one)(keys, places)
 
@@ -227,33 +396,24 @@ def sample(
         begins = pacing.lower(begin, device, keys, places)
         return begins, pacing.lower(advance, device, pacing.results(begins), np.int32(1))
 
-    settings = make_kernel, depth, anatomy, num_warmup, most
-    begin, advance = pacing.kept(make, device, (keys, places), *settings)
-    check_fits(advance, memory, "a step of its chains")
-    state, seconds = pacing.timed(begin, device, keys, places)
-    ran += seconds
-    compile_seconds = time.perf_counter() - began - ran
+    settings = make_kernel, depth, anatomy, adaptation, most
+    return pacing.kept(make, device, (keys, places), *settings)
 
-    timer = pacing.Budget(budget)
-    timer.began -= ran
-    step = lambda state, count: advance(device.arrays, state, count)  # noqa: E731
-    warm = pacing.in_blocks(step, state, num_warmup, timer, most)
-    course = pacing.in_blocks(step, warm.state, num_samples, timer, most)
-    done = course.done
-    if not done:
-        raise pacing.BudgetError(f"{timer.seconds:.0f} s were spent in warm-up: no draw was made")
-    joined = lambda *x: np.swapaxes(np.concatenate(x), 0, 1)  # noqa: E731
-    params, stats = jax.tree.map(joined, *course.results)
-    times = np.interp(np.arange(1, done + 1), course.ends, course.seconds)
-    stop = Stop.STEPS if done >= num_samples else Stop.BUDGET
-    reason = "all draws made" if stop is Stop.STEPS else f"{stop.value} {done} draws"
-    if depth < pacing.MOST_DEPTH:
-        reason += f", trajectories of at most {2**depth - 1} steps to keep to the budget"
-    # Of a sampler, what is known at a time is all draws so far.
-    flat = {x: np.swapaxes(v, 0, 1) for x, v in params.items()}
-    return Draws(
-        params, stats, np.empty(0), flat, times, timer.seconds, compile_seconds, reason, stop
-    )
+
+def _plain(leaf: Any) -> Any:
+    """A leaf of a state as numbers: keys too."""
+    return random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
+
+
+def _restored(leaves: list[np.ndarray], shapes: Any) -> Any:
+    """A state of these shapes from the numbers of its leaves."""
+    wanted, tree = jax.tree.flatten(shapes)
+
+    def one(saved: np.ndarray, like: Any) -> Array:
+        is_key = jnp.issubdtype(like.dtype, jax.dtypes.prng_key)
+        return random.wrap_key_data(jnp.asarray(saved)) if is_key else jnp.asarray(saved)
+
+    return jax.tree.unflatten(tree, map(one, leaves, wanted))
 
 
 def _stats(state: Any) -> dict[str, Array]:

@@ -60,11 +60,16 @@ def svi(
     num_particles: int = 4,
     budget: float | None = None,
     memory: float | None = None,
+    gain: float | None = None,
     **kwargs: Any,
 ) -> Draws:
     """Stochastic variational inference with one of `GUIDES`; ``guide="map"`` is its mode.
 
     Adam, its step falling to zero along a cosine; it begins at 0.03 (a flow: 0.005) by default.
+
+    :param gain: nats below which the objective has converged: a cycle of twice as many steps
+        follows the last, its step size restored, until the best start gains no more than this.
+        By default there is one cycle, of `num_steps`.
     """
     began = time.perf_counter()
     check_data(args, kwargs)
@@ -89,7 +94,7 @@ def svi(
         import optax  # where it is used: a fit of another method need not wait for it
 
         chosen = GUIDES[guide](program)
-        optimiser = optax.adam(optax.cosine_decay_schedule(step_size, num_steps))
+        optimiser = optax.adam(partial(_cycles, step_size, num_steps))
         engine = SVI(program, chosen, optimiser, Trace_ELBO(1 if mode else num_particles))
 
         def begin(keys: Array, args: tuple, kwargs: dict) -> tuple[Any, dict[str, Any]]:
@@ -143,27 +148,53 @@ def svi(
     timer = Budget(budget)
     step = lambda state, count: steps.advance(device.arrays, state, count)  # noqa: E731
     look = lambda state: jax.tree.map(np.asarray, steps.params(state))  # noqa: E731
-    course = in_blocks(step, state, num_steps, timer, block, look=look)
-    done, seconds = course.done, timer.seconds
-    # Of a guide the last are estimates, whose step has fallen to next to nothing: their mean.
-    every = np.concatenate(course.results) if done else np.full((1, 1), np.nan)
-    last = every[-(1 if mode else block) :].mean(0)
+    losses: list[np.ndarray] = []
+    ends: list[np.ndarray] = []  # of each cycle, by start
+    seen: list[tuple[float, Any]] = []  # seconds and parameters
+    stop, length = Stop.STEPS, num_steps
+    while True:
+        course = in_blocks(step, state, length, timer, block, least=1, look=look)
+        stop = Stop.STEPS if course.done == length else Stop.BUDGET
+        if stop is Stop.BUDGET and ends:  # the end of the last cycle is better than amid the next
+            break
+        state = course.state
+        losses += course.results
+        # Of a guide the last are estimates, whose step has fallen to next to nothing: their mean.
+        ends.append(np.concatenate(losses)[-(1 if mode else block) :].mean(0))
+        thinned = slice(None, None, -(length // num_steps))  # as many of each cycle, with the last
+        seen += list(zip(course.seconds, course.seen, strict=True))[thinned][::-1]
+        converged = len(ends) > 1 and np.nanmax(ends[-2] - ends[-1]) <= (gain or 0.0)
+        if stop is Stop.BUDGET or gain is None or converged:
+            break
+        length *= 2
+    last, every, seconds = ends[-1], np.concatenate(losses), timer.seconds
+    done = len(every)
     if not np.isfinite(last).any():
         raise FloatingPointError(f"the ELBO is not finite after {done} steps")
     best = int(np.argmin(np.where(np.isfinite(last), last, np.inf)))
 
-    free = [jax.tree.map(lambda x: x[best], params) for params in course.seen]
+    free = [jax.tree.map(lambda x: x[best], params) for _, params in seen]
     looks = [steps.look(device.arrays, key_draw, x) for x in free]
     draws, stats = looks[-1], {}
     if steps.draw is not None:
         draws, stats = steps.draw(device.arrays, key_draw, free[-1])
-    stop = Stop.STEPS if done >= num_steps else Stop.BUDGET
     reason = stop.value if stop is Stop.STEPS else f"{stop.value} {done} steps"
     draws, stats = jax.tree.map(lambda x: np.asarray(x)[None], (draws, stats))
     return Draws(
         draws, stats, every[:, best], jax.tree.map(lambda *x: np.stack(x), *looks),
-        np.asarray(course.seconds), seconds, compile_seconds, reason, stop, last,
+        np.array([x for x, _ in seen]), seconds, compile_seconds, reason, stop, last,
     )  # fmt: skip
+
+
+def _cycles(step_size: float, length: int, count: Any) -> Array:
+    """Step size after so many steps: a cosine to zero, then again over twice as many.
+
+    >>> [round(float(_cycles(1.0, 4, x)), 2) for x in (0, 2, 4, 8, 11)]
+    [1.0, 0.5, 1.0, 0.5, 0.04]
+    """
+    cycle = jnp.floor(jnp.log2(count / length + 1.0))
+    done = (count - length * (2.0**cycle - 1.0)) / (length * 2.0**cycle)
+    return step_size * 0.5 * (1.0 + jnp.cos(jnp.pi * done))
 
 
 class Steps(NamedTuple):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,7 +20,7 @@ from ..comparison.side_by_side import Workers
 from ..comparison.verdict import lines, summary
 from ..files.catalogue import find_program
 from ..files.option import SEED, Option, add, settled
-from ..files.output import as_json, check_folder, versions, write_whole
+from ..files.output import as_json, check_folder, read_json, versions, write_whole
 from ..reading.anatomy import inspect
 from .options import Given, add_options, open_given, tell
 from .progress import say, stage
@@ -41,9 +43,15 @@ OPTIONS = {
         metavar="SECONDS", above=0,
     ),
     "methods": Option(str, "methods to run, by default all that apply", metavar="A,B,…"),
-    "budget": Option(
-        20.0, "budget for each method, without compiling; processor seconds on a CPU",
+    "limit": Option(
+        120.0, "when to end a method that is not yet trusted, without compiling; processor seconds "
+        "on a CPU",
         metavar="SECONDS", above=0,
+    ),
+    "continue": Option(
+        str, "go on with the comparison of this folder: methods that the limit ended run until a "
+        "longer one",
+        metavar="DIR",
     ),
     "memory": Option(
         float, "memory that the steps of a method may take (default: 60 %% of the machine's)",
@@ -58,6 +66,8 @@ OPTIONS = {
     "json": Option(False, "print the numbers as JSON"),
     "seed": SEED,
 }  # fmt: skip
+PARTS = "parts"
+"""Folder beside the report with what --continue needs."""
 MOST_REPLICATES = 1000
 """Of one seed: those of another have other data."""
 DESCRIPTION = """Run every method that applies on one program and one table, judge all alike, and
@@ -67,21 +77,48 @@ write a report."""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, optional=True)
     add(parser, OPTIONS)
+    parser.add_argument("--budget", dest="limit", type=float, help=argparse.SUPPRESS)
 
 
 def main(namespace: argparse.Namespace) -> int:
     # Before the work: after minutes of work it is too late to learn that a folder is missing.
     namespace = settled(OPTIONS, namespace)
+    earlier: tuple[list, list] = [], []
+    if getattr(namespace, "continue") is not None:
+        namespace, earlier = _continued(namespace)
+    if namespace.model is None:
+        raise InputError("say which program to compare, as in latentbits compare latent_trait")
     if namespace.example is not None and namespace.data is not None:
         raise InputError("--example is a table of ours, --data one of yours: choose one")
     folder = check_folder("--out", namespace.out or f"compare_{namespace.model.replace(':', '_')}")
     find_program(namespace.model)
     pool = _processes(namespace)
     try:
-        return _compare(namespace, folder, pool)
+        return _compare(namespace, folder, pool, *earlier)
     finally:
         if pool is not None:
             pool.close()
+
+
+def _continued(namespace: argparse.Namespace) -> tuple[argparse.Namespace, tuple[list, list]]:
+    """The command of the comparison that goes on, and what it found."""
+    from ..comparison.files import load_parts
+
+    folder = Path(getattr(namespace, "continue"))
+    if namespace.model is not None:
+        raise InputError("--continue goes on with the same command: leave out MODEL")
+    if not (folder / PARTS).is_dir():
+        raise InputError(f"--continue {folder}: holds no comparison that the limit ended")
+    about = read_json(folder / "manifest.json")["about"]
+    if namespace.limit <= about["limit"]:
+        raise InputError(f"--limit {namespace.limit:g}: must be more than {about['limit']:g}, "
+                         "which ended it")  # fmt: skip
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    before = vars(parser.parse_args(shlex.split(about["command"])[1:]))
+    now = {x: getattr(namespace, x) for x in ("limit", "jobs", "json", "continue")}
+    asked = {**before, **now, "out": str(folder), "argv": shlex.split(about["command"])}
+    return settled(OPTIONS, argparse.Namespace(**asked)), load_parts(folder / PARTS)
 
 
 def _processes(namespace: argparse.Namespace) -> Workers | None:
@@ -98,13 +135,17 @@ def _processes(namespace: argparse.Namespace) -> Workers | None:
     return Workers(jobs, [__name__.replace("commands.compare", "comparison.compare")])
 
 
-def _compare(namespace: argparse.Namespace, folder: Path, pool: Workers | None) -> int:
+def _compare(
+    namespace: argparse.Namespace, folder: Path, pool: Workers | None, earlier: list[Any],
+    chains: list[dict[str, Any]],
+) -> int:  # fmt: skip
+    """:param earlier: what was found on each data set, and `chains` where samplers stopped."""
     opened = _open(namespace)
     given, context = opened.given, opened.context
 
     from ..comparison.compare import begin, compare, plan
     from ..comparison.contenders import chosen
-    from ..comparison.replicates import repeat
+    from ..comparison.replicates import combine, repeat
 
     kept: dict[str, Any] = {}
     kwargs = dict(given.kwargs)
@@ -125,33 +166,40 @@ def _compare(namespace: argparse.Namespace, folder: Path, pool: Workers | None) 
     def on(number: int) -> dict[str, Any]:
         """What a comparison on one data set is made from."""
         return {
-            "mask": mask, **opened.known(number), "budget": namespace.budget, "limit": memory,
+            "mask": mask, **opened.known(number), "limit": namespace.limit, "memory": memory,
             "replicate": number, "rng_key": random.key(namespace.seed), **kwargs,
         }  # fmt: skip
 
     def expect(number: int, names: list[str]) -> None:
-        if pool is not None:
+        if pool is not None and not earlier:
             begin(pool, plan(given.program, opened.values(number), names, **on(number)))
 
     def one(number: int, passing: list[str] | None) -> Any:
         if passing is not None:
             say(f"data set {number + 1}: {', '.join(passing)}")
+        chains.extend({} for _ in range(len(chains), number + 1))
         with stage(names=passing or names, at_once=1 if pool is None else pool.count) as done:
             return compare(
                 given.program, opened.values(number), passing or wanted, name=given.name,
                 reference=reference if number == 0 else None, on_result=partial(on_result, done),
-                pool=pool, keep=kept if number == 0 else None, **on(number),
+                pool=pool, keep=kept if number == 0 else None, chains=chains[number],
+                earlier=earlier[number] if number < len(earlier) else None, **on(number),
             )  # fmt: skip
 
-    comparison = repeat(one, namespace.replicates, namespace.budget, expect)
+    parts = repeat(one, namespace.replicates, expect)
+    comparison = combine(parts)
     if pool is not None:
         pool.close()  # their memory is wanted for the report
     tell([x["lost_digits"] for x in comparison.rows.values() if "lost_digits" in x][:1])
-    comparison.about.update(context, seed=namespace.seed, versions=versions())
+    comparison.about.update(
+        context, seed=namespace.seed, versions=versions(), command=shlex.join(namespace.argv)
+    )
     comparison.table["columns"] = np.array(given.table.columns, dtype=str)
     try:
         folder.mkdir(exist_ok=True)
-        missing = _write(comparison, kept, given, kwargs, folder)
+        missing = _write(comparison, kept, given, kwargs, folder, earlier)
+        if missing is None:
+            _keep_going(parts, chains, folder / PARTS)
         write_whole(folder / "manifest.json", as_json(summary(comparison)), "--out")
     finally:  # shown also where the disk is full
         shown = as_json(summary(comparison)).decode()[:-1]
@@ -161,9 +209,21 @@ def _compare(namespace: argparse.Namespace, folder: Path, pool: Workers | None) 
     return 130 if comparison.about["stopped"] else 0
 
 
+def _keep_going(parts: list[Any], chains: list[dict[str, Any]], folder: Path) -> None:
+    """What --continue needs, if the limit ended a method."""
+    from ..comparison.compare import waiting
+    from ..comparison.files import save_parts
+
+    if any(waiting(row) for part in parts for row in part.rows.values()):
+        save_parts(parts, chains, folder)
+    elif folder.is_dir():
+        shutil.rmtree(folder)
+
+
 def _write(
-    comparison: Any, kept: dict[str, Any], given: Given, sizes: dict[str, Any], folder: Path
-) -> str | None:
+    comparison: Any, kept: dict[str, Any], given: Given, sizes: dict[str, Any], folder: Path,
+    earlier: list[Any],
+) -> str | None:  # fmt: skip
     """The files of the methods and the report; or why there are none: deciding needs neither."""
     try:
         import h5netcdf  # noqa: F401  (what is written with it comes after all of the work)
@@ -174,7 +234,7 @@ def _write(
         from ..files.predictive import check_totals
     except ImportError as error:
         return f"none, nor netCDF files: {error.name} is not installed"
-    checked = {}
+    checked = dict(earlier[0].about.get("predictive", {})) if earlier else {}
     for name, one in kept.items():
         file = folder / f"{name.replace(' ', '_')}.nc"
         groups = save_method(given.program, sizes, one, given.table, comparison, name, file)

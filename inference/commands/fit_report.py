@@ -121,9 +121,9 @@ def check_lines(row: dict[str, Any]) -> list[str]:
 
     >>> print("\\n".join(check_lines({"kind": "variational", "pareto_k": 1.2})))
     k̂         1.20 of the guide's draws, weighed by the program
-    checks    fails its checks (Pareto k̂ 1.20)
+    checks    its checks fail: Pareto k̂ 1.20
     """
-    from ..comparison.checks import in_words, standing
+    from ..comparison.checks import uncertainty
 
     lines = []
     if "rhat" in row:
@@ -135,7 +135,11 @@ def check_lines(row: dict[str, Any]) -> list[str]:
         ]
     if "pareto_k" in row:
         lines = [f"k̂         {row['pareto_k']:.2f} of the guide's draws, weighed by the program"]
-    return [*lines, f"checks    {in_words(row, standing(row))}"]
+    found = uncertainty(row)[1]
+    return [
+        *lines,
+        f"checks    {'its checks fail: ' + ', '.join(found) if found else 'its checks pass'}",
+    ]
 
 
 def _spread(name: str) -> list[str]:

@@ -47,7 +47,7 @@ def add_options(parser: argparse.ArgumentParser, *, optional: bool = False) -> N
 
     :param optional: without --data there is an example for every public program.
     """
-    add_program_options(parser)
+    add_program_options(parser, nargs="?" if optional else None)
     more = "; by default an example drawn from the program" if optional else ""
     words = f"the table, one row per datum{more}"
     parser.add_argument("--data", metavar="FILE", required=not optional, help=words)
@@ -106,9 +106,10 @@ def _three(text: str) -> tuple[str, str, str]:
     return names[0], names[1], names[2]
 
 
-def add_program_options(parser: argparse.ArgumentParser) -> None:
+def add_program_options(parser: argparse.ArgumentParser, nargs: str | None = None) -> None:
     """MODEL and --set: for a command that makes its own data."""
-    parser.add_argument("model", metavar="MODEL", help="a public program, or module:function")
+    words = "a public program, or module:function"
+    parser.add_argument("model", metavar="MODEL", nargs=nargs, help=words)
     words = "an argument of the program, such as num_causes=10; may be repeated"
     again: Any = {"action": "append", "default": []}
     parser.add_argument("--set", metavar="NAME=VALUE", type=setting, help=words, **again)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -12,21 +13,22 @@ import numpy as np
 from jax import random
 from numpyro.distributions import Distribution
 
+from ..baselines.samplers import Chains, Draws
 from ..evaluation.symmetry import align
 from ..files.output import words
 from ..reading.anatomy import inspect
 from ..running.memory import default_limit
-from .checks import Status
+from .checks import CLOSE, Mark, Status
 from .contenders import WITH_PRIOR, Contender, Limits, chosen, contenders
 from .judge import Ended, Judged, no_row, run
 from .reference import Reference, long_chain, of_the_run, refer
 from .scoring import Field, Setup, field_of
 from .side_by_side import Workers, packed
-from .verdict import certainty, cut_short, headline, settle, verdict
+from .verdict import certainty, headline, settle, verdict
 
 HELD_OUT = 0.25
-BUDGET = 20.0
-"""Seconds of running that each method has by default; compiling is not counted."""
+LIMIT = 120.0
+"""Seconds of running after which a method is ended; compiling is not counted."""
 FEW_TRAIN = 48
 """Draws by which training rows are scored on further data sets, of which no file is written."""
 MOST_SHOWN = 500
@@ -48,11 +50,11 @@ class Comparison(NamedTuple):
 
     @property
     def headline(self) -> str:
-        return headline(self.rows)
+        return headline(self.rows, self.about)
 
     @property
     def certainty(self) -> str:
-        return certainty(self.about) + cut_short(self.rows, self.about)
+        return certainty(self.about)
 
     @property
     def verdict(self) -> list[tuple[str, str]]:
@@ -78,9 +80,9 @@ def plan(
     *,
     rng_key: Any = None,
     mask: Any = None,
-    budget: float | None = BUDGET,
-    limit: float | None = None,
-    num_draws: int = 1000,
+    limit: float | None = LIMIT,
+    memory: float | None = None,
+    num_draws: int | None = None,
     held_out: float = HELD_OUT,
     truth: dict[str, Any] | None = None,
     fresh: Callable[[int], np.ndarray] | None = None,
@@ -93,10 +95,12 @@ def plan(
 
     :param data: (num_data, num_features).
     :param methods: names; by default all that apply.
-    :param budget: seconds that each may run, by `running.clock`.
-    :param limit: bytes that the compiled steps of a method may take; by default 60 % of the
+    :param limit: seconds that each may run at most, by `running.clock`: a method ends when it is
+        trusted.
+    :param memory: bytes that the compiled steps of a method may take; by default 60 % of the
         machine's memory.
-    :param num_draws: of each of a sampler's four chains, after three tenths as many of warm-up.
+    :param num_draws: of each of a sampler's four chains, after three tenths as many of warm-up,
+        in place of as many as it takes.
     :param held_out: share of the rows that no method sees, drawn at random.
     :param truth: true parameters by site, where they are known: then every score is also
         reported as an excess over theirs, row by row.
@@ -134,7 +138,7 @@ def plan(
     # The key of a method is the same whichever others run.
     known = [x.name for x in chosen(anatomy, None)[0]]
     keyed = [(x, random.fold_in(key, known.index(x.name))) for x in picked]
-    limits = Limits(budget, num_draws, default_limit() if limit is None else limit)
+    limits = Limits(limit, num_draws, default_limit() if memory is None else memory)
     return Plan(setup, order, key, keyed, refused, limits, replicate)
 
 
@@ -148,6 +152,8 @@ def compare(
     on_result: Callable[[str, dict[str, Any]], None] | None = None,
     keep: dict[str, Judged] | None = None,
     pool: Workers | None = None,
+    earlier: Comparison | None = None,
+    chains: dict[str, Draws | Chains] | None = None,
     **settings: Any,
 ) -> Comparison:
     """Run methods on one program and one table, and judge all of them alike.
@@ -157,46 +163,70 @@ def compare(
     :param on_result: called with a method's name and row as soon as it is done.
     :param keep: filled with all draws, by method, to be saved.
     :param pool: processes that run methods side by side (`side_by_side`).
+    :param earlier: what was found on the same data: methods that are not yet there go on, and the
+        others are not run again.
+    :param chains: where samplers stopped before; filled with where they stop.
     :param settings: those of `plan`, with the keyword arguments of the program.
     """
     planned = plan(model, data, methods, **settings)
     setup, refused = planned.setup, planned.refused
     judged: dict[str, Judged] = {} if keep is None else keep
+    chains = {} if chains is None else chains
     rows: dict[str, dict[str, Any]] = {}
+    wanted = [x.name for x, _ in planned.methods]
+    if earlier is not None:
+        if not np.array_equal(_some_rows(planned)["values"], earlier.table["values"]):
+            raise ValueError("the table is not the one that was compared: give that one")
+        rows = {x: dict(row) for x, row in earlier.rows.items() if not waiting(row)}
+        left = [one for one in planned.methods if one[0].name not in rows]
+        planned = planned._replace(methods=left)
     standard = reference if isinstance(reference, Reference) else None
     interrupted = False
     try:
-        for method, (row, one) in _ending(planned, pool):
-            rows[method] = row
-            if one is not None:
-                judged[method] = one
+        for method, ended in _ending(planned, pool, chains):
+            rows[method] = ended.row
+            if ended.judged is not None:
+                judged[method] = ended.judged
+            if ended.chains is not None:
+                chains[method] = ended.chains
             if on_result is not None:
-                on_result(method, row)
+                on_result(method, ended.row)
         if reference is not None and not isinstance(reference, Reference):
             key = random.fold_in(planned.key, len(planned.methods))
             standard = long_chain(field_of(setup), key, reference)
     except KeyboardInterrupt:
         interrupted = True
     missing = no_row(Status.INTERRUPTED, "it did not run to its end")
-    rows = {x.name: rows.get(x.name, dict(missing)) for x, _ in planned.methods}
+    rows = {x: rows.get(x, dict(missing)) for x in wanted}
     for x, _ in planned.methods:
         rows[x.name]["bespoke"] = x.bespoke
     if methods is not None:
         rows |= {x: no_row(Status.DOES_NOT_APPLY, reason) for x, reason in refused.items()}
     held_out = {x: j.held_out for x, j in judged.items()}
     paths = {x: (j.path, j.clock) for x, j in judged.items()}
+    reliability = {x: j.reliability for x, j in judged.items() if j.reliability is not None}
+    means, known = _means(setup, judged, earlier), ("none was needed", True)
+    if earlier is not None:
+        kept = rows.keys() & earlier.held_out.keys() - judged.keys()
+        held_out |= {x: earlier.held_out[x] for x in kept}
+        paths |= {x: earlier.paths[x] for x in kept}
+        reliability |= {x: earlier.reliability[x] for x in kept & earlier.reliability.keys()}
+        means |= {x: earlier.params[x] for x in kept}
+        known = earlier.about["likelihood"], earlier.about["likelihood_exact"]
     settle(rows, held_out, paths)
     if standard is None or standard.held_out is None:
-        standard = of_the_run(rows, judged, standard)
-    refer(rows, judged, standard)
-    how, exact = next((x.scored_by for x in judged.values()), ("none was needed", True))
+        standard = of_the_run(rows, held_out, standard)
+    refer(rows, held_out, standard)
+    how, exact = next((x.scored_by for x in judged.values()), known)
+    errors = [row["behind_error"] for row in rows.values() if row["score"] == Mark.ARRIVED.name]
     about = {
         "num_data": len(setup.values), "num_train": len(setup.train),
         "fresh": setup.fresh is not None,
         "num_test": len(next(iter(held_out.values()), setup.test)),
         "num_features": setup.values.shape[1],
         "missing": 0.0 if setup.mask is None else float(1 - np.mean(setup.mask)),
-        "likelihood": how, "likelihood_exact": exact, "budget": planned.limits.seconds,
+        "likelihood": how, "likelihood_exact": exact, "limit": planned.limits.seconds,
+        "mark": max([CLOSE, *(2 * x for x in errors)]),
         "reference": standard.words, "refused": refused, "interrupted": interrupted,
         "sizes": {
             x: words(v) if isinstance(v, Distribution) else repr(v) for x, v in setup.sizes.items()
@@ -204,27 +234,41 @@ def compare(
     }  # fmt: skip
     return Comparison(
         name or str(getattr(model, "__name__", "program")), about, rows, held_out, paths,
-        {x: j.reliability for x, j in judged.items() if j.reliability is not None},
-        _means(setup, judged), _some_rows(planned),
+        reliability, means, _some_rows(planned),
         {x: np.asarray(v) for x, v in (setup.truth or {}).items()},
     )  # fmt: skip
 
 
-def _ending(planned: Plan, pool: Workers | None) -> Iterator[tuple[str, Ended]]:
-    """Methods with their rows as they end: in turn, or side by side where that is possible."""
-    if pool is None or not begin(pool, planned):
+def waiting(row: dict[str, Any]) -> bool:
+    """Whether more time would answer a question about a method, or it was not asked."""
+    late = row.get("status") == Status.INTERRUPTED.value
+    return late or Mark.NOT_YET.name in (row.get("score"), row.get("uncertainty"))
+
+
+def _ending(
+    planned: Plan, pool: Workers | None, chains: dict[str, Draws | Chains]
+) -> Iterator[tuple[str, Ended]]:
+    """Methods as they end: in turn, or side by side where that is possible."""
+    if not planned.methods:
+        return
+    if pool is None or not begin(pool, planned, chains):
         field = field_of(planned.setup)
         for contender, key in planned.methods:
-            yield contender.name, run(field, contender, key, planned.limits)
+            before = chains.pop(contender.name, None)
+            yield contender.name, run(field, contender, key, planned.limits, before)
         return
     names = [(planned.replicate, x.name) for x, _ in planned.methods]
     for (_, method), ended in pool.results(names):
+        chains.pop(method, None)
         if isinstance(ended, Exception):
-            ended = no_row(Status.FAILED, "its process ended, perhaps for lack of memory"), None
+            lost = "its process ended, perhaps for lack of memory"
+            ended = Ended(no_row(Status.FAILED, lost))
         yield method, ended
 
 
-def begin(pool: Workers, planned: Plan) -> bool:
+def begin(
+    pool: Workers, planned: Plan, chains: Mapping[str, Draws | Chains] = MappingProxyType({})
+) -> bool:
     """Hand methods to processes; False if the program cannot be sent to them.
 
     `compare` with the same arguments takes what they find, also if it is called later; what it
@@ -235,7 +279,8 @@ def begin(pool: Workers, planned: Plan) -> bool:
         if setup is not None:
             data = np.asarray(random.key_data(key))
             name = planned.replicate, one.name
-            pool.begin(name, _run_in_worker, setup, one.name, data, planned.limits)
+            before = chains.get(one.name)
+            pool.begin(name, _run_in_worker, setup, one.name, data, planned.limits, before)
     return setup is not None
 
 
@@ -246,9 +291,11 @@ def longest_first(contender: Contender) -> tuple[int, bool]:
     return kind, contender.name.removesuffix(" MAP") not in WITH_PRIOR
 
 
-def _run_in_worker(setup: bytes, method: str, key: np.ndarray, limits: Limits) -> Ended:
+def _run_in_worker(
+    setup: bytes, method: str, key: np.ndarray, limits: Limits, before: Draws | Chains | None
+) -> Ended:
     field, known = _field_in_worker(setup)
-    return run(field, known[method], random.wrap_key_data(jnp.asarray(key)), limits)
+    return run(field, known[method], random.wrap_key_data(jnp.asarray(key)), limits, before)
 
 
 @lru_cache(maxsize=2)  # the next data set is begun before the last method of one is done
@@ -270,10 +317,14 @@ def _some_rows(planned: Plan) -> dict[str, np.ndarray]:
     }
 
 
-def _means(setup: Setup, judged: dict[str, Judged]) -> dict[str, dict[str, np.ndarray]]:
+def _means(
+    setup: Setup, judged: dict[str, Judged], earlier: Comparison | None
+) -> dict[str, dict[str, np.ndarray]]:
     """Mean parameters of each, after its draws, and then the methods, were brought together."""
     means: dict[str, dict[str, np.ndarray]] = {}
     goal = setup.truth
+    if goal is None and earlier is not None:
+        goal = next(iter(earlier.params.values()), None)
     arguments = setup.arguments(setup.train)
     for name in sorted(judged, key=lambda x: -judged[x].row["held_out"]):
         params = {x: np.asarray(v) for x, v in judged[name].draws.params.items()}

@@ -26,6 +26,7 @@ from ..running.algorithm import Algorithm
 from ..running.contract import Starts
 from ..running.restarts import Restarts
 from ..types import Arguments
+from .checks import CLOSE
 
 if TYPE_CHECKING:
     from ..baselines.samplers import Draws
@@ -37,12 +38,8 @@ class Limits(NamedTuple):
     """How long a contender may take."""
 
     seconds: float | None = None  # of running, compilation left out
-    num_draws: int = 1000  # of each of a sampler's four chains
+    num_draws: int | None = 1000  # of each of a sampler's four chains; None: until it is trusted
     memory: float | None = None  # bytes that the compiled steps of a method may take
-
-    @property
-    def num_warmup(self) -> int:
-        return 3 * self.num_draws // 10
 
 
 class Contender(NamedTuple):
@@ -116,11 +113,15 @@ def contenders(anatomy: Anatomy) -> tuple[dict[str, Contender], dict[str, str]]:
 
 def _generic(
     function: Callable, sampler: bool, model: Callable, key: Any, arguments: Arguments,
-    limits: Limits,
+    limits: Limits, **more: Any,
 ) -> tuple[Draws, None]:  # fmt: skip
     (args, kwargs), (seconds, num_draws, memory) = arguments, limits
-    draws = {"num_warmup": limits.num_warmup, "num_samples": num_draws} if sampler else {}
-    return function(model, key, *args, budget=seconds, memory=memory, **draws, **kwargs), None
+    if sampler:
+        count = num_draws or 1000
+        more |= {"num_warmup": 3 * count // 10, "num_samples": count}
+    elif num_draws is None:
+        more["gain"] = CLOSE * len(args[0])
+    return function(model, key, *args, budget=seconds, memory=memory, **more, **kwargs), None
 
 
 def _bespoke(

@@ -6,6 +6,7 @@ The files of the methods hold ArviZ's groups, so that `arviz.from_netcdf` opens 
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,7 +15,9 @@ from typing import Any
 import numpy as np
 import xarray as xr
 from latentbits.models.data import InputError, Table
+from latentbits.models.data.sealed import check_seal, sealed, write_whole
 
+from ..baselines.samplers import Adaptation, Chains, Draws
 from ..files.arviz import (
     Groups,
     dataset,
@@ -155,3 +158,58 @@ def method_groups(
     except Exception as error:  # a user's program may not simulate: its draws are kept all the same
         groups["posterior"].attrs["no_predictive"] = in_one_line(error)
     return groups
+
+
+def save_parts(parts: list[Comparison], chains: list[dict[str, Any]], folder: Path) -> None:
+    """What a comparison needs to go on: each data set, and where samplers stopped."""
+    folder.mkdir(exist_ok=True)
+    for file in folder.iterdir():
+        file.unlink()
+    for number, part in enumerate(parts):
+        save_comparison(part, folder / f"{number}.nc")
+        for method, stopped in chains[number].items():
+            write_whole(folder / f"{number}-{method}.npz", _stopped(stopped), "--out")
+
+
+def load_parts(folder: Path) -> tuple[list[Comparison], list[dict[str, Any]]]:
+    """What `save_parts` wrote."""
+    files = sorted(folder.glob("*.nc"), key=lambda x: int(x.stem))
+    found = [{x.stem.partition("-")[2]: x for x in folder.glob(f"{y.stem}-*.npz")} for y in files]
+    parts = [load_comparison(file) for file in files]
+    return parts, [{x: _going_on(file) for x, file in some.items()} for some in found]
+
+
+def _stopped(stopped: Draws | Chains) -> bytes:
+    """Arrays by name: of the chains, and of the draws if there are some."""
+    chains = stopped.chains if isinstance(stopped, Draws) else stopped
+    assert chains is not None
+    arrays = {f"state {i}": leaf for i, leaf in enumerate(chains.state)}
+    arrays |= {f"place {x}": v for x, v in (chains.places or {}).items()}
+    about = [*chains.adaptation, chains.depth, chains.warmed, chains.seconds]
+    if isinstance(stopped, Draws):
+        arrays |= {f"param {x}": v for x, v in stopped.params.items()}
+        arrays |= {f"stat {x}": v for x, v in stopped.stats.items()}
+        arrays |= {"clock": stopped.clock}
+    stream = io.BytesIO()
+    np.savez(stream, about=np.array(about, float), **arrays)
+    return sealed(stream.getvalue())
+
+
+def _going_on(file: Path) -> Draws | Chains:
+    """What `_stopped` wrote."""
+    check_seal(file)
+    with opened(file, "stopped sampler"), np.load(file) as arrays:
+        named: dict[str, dict[str, np.ndarray]] = {}
+        for name in arrays.files:
+            kind, _, rest = name.partition(" ")
+            named.setdefault(kind, {})[rest] = arrays[name]
+        warmup, accept, dense, depth, warmed, seconds = named["about"][""]
+        adaptation = Adaptation(int(warmup), float(accept), bool(dense))
+        state = [named["state"][str(i)] for i in range(len(named["state"]))]
+        chains = Chains(adaptation, int(depth), named.get("place"), state, int(warmed), seconds)
+        if "clock" not in named:
+            return chains
+        return Draws(
+            named["param"], named["stat"], np.empty(0), {}, named["clock"][""], seconds, 0.0, "",
+            chains=chains,
+        )  # fmt: skip

@@ -17,7 +17,7 @@ import numpy as np
 from jax import random
 
 from ..baselines.pacing import BudgetError
-from ..baselines.samplers import Draws
+from ..baselines.samplers import HIGH_ACCEPT, Adaptation, Advice, Chains, Draws
 from ..evaluation.prediction import answer, reliability
 from ..evaluation.standard_errors import undetermined
 from ..evaluation.symmetry import align
@@ -27,11 +27,11 @@ from ..reading.log_joint import log_shared
 from ..reading.small_scales import at_floor, lost_digits
 from ..running import memory
 from ..running.algorithm import Algorithm
-from ..running.contract import Starts
+from ..running.contract import Starts, Stop
 from ..running.memory import DoesNotFitError
 from ..running.search import optima_of
 from ..types import Arguments
-from .checks import CLOSE, FEWEST_DRAWS, Standing, Status
+from .checks import CLOSE, FEWEST_DRAWS, FINE, RHAT_SCORE, UNCERTAINTY, Mark, Status, wrong
 from .contenders import Contender, Limits
 from .diagnostics import diagnose, pareto_k
 from .scoring import Field, Scores, log_mean, score, thin
@@ -40,6 +40,8 @@ MOST_ALIGNED = 400
 """Draws whose parameters are brought together for R̂ and recovery."""
 MOST_BEFORE, MOST_INEXACT = 16, 8
 """Draws that are scored at each time before the end, and where a row needs quadrature."""
+PATH_ROWS = 1000
+"""Fresh rows by which these are scored where a row needs quadrature."""
 MOST_TIMES = 12
 """Points of a path."""
 MOST_ASKED = 20
@@ -48,8 +50,10 @@ MOST_WORK = 1e9
 """Terms of the information of a point estimate: a few seconds."""
 LARGEST = 1e6
 """Parameters beyond: sums of such terms keep no tenth of a nat in float32."""
-MOST_ROUNDS = 8
-"""Runs of a point estimate until two starts agree."""
+WARMUPS = 2
+"""Times the draws of its warm-up after which chains that disagree warm up longer."""
+MANY_DIVERGENCES = 4
+"""So many show that steps are too long; of fewer, more draws tell."""
 SHORTEST = 0.5
 """Share of the longest run so far for which there must be room: the search before it, half of a
 budget, is what finds an optimum."""
@@ -78,45 +82,86 @@ class Judged(NamedTuple):
     mask: np.ndarray | None = None  # cells of `observed` that are there; None: all
 
 
-Ended = tuple[dict[str, Any], Judged | None]  # a row, and what is behind it
+class Ended(NamedTuple):
+    """How a method ended."""
+
+    row: dict[str, Any]
+    judged: Judged | None = None  # what is behind the row
+    chains: Draws | Chains | None = None  # where a sampler stopped that is not yet there
 
 
-def run(field: Field, contender: Contender, key: Any, limits: Limits) -> Ended:
-    """One method from start to row. Whatever goes wrong is a row that says so."""
+class Watch:
+    """Asks the draws of a sampler, as their number grows, what they need."""
+
+    def __init__(self, field: Field):
+        self.field = field
+        self.seconds: float | None = None  # from which on intervals could be taken
+        self.scores: Scores | None = None  # of the last draws, if they were enough for that
+
+    def __call__(self, draws: Draws, adaptation: Adaptation) -> Advice:
+        row = chains(self.field.model, self.field.train_arguments, draws)
+        found = wrong(row, UNCERTAINTY["sampler"])
+        self.scores, again = None, adaptation.target_accept < HIGH_ACCEPT
+        if "divergences" in found and again and row["divergences"] >= MANY_DIVERGENCES:
+            return Advice.SHORTER_STEPS
+        if found and (set(found) != {"divergences"} or again):
+            self.seconds = None
+            long = len(draws.clock) >= WARMUPS * adaptation.num_warmup
+            apart = long and row.get("rhat", 0.0) > RHAT_SCORE
+            return Advice.LONGER_WARMUP if apart else Advice.GO_ON
+        self.seconds = draws.seconds if self.seconds is None else self.seconds
+        self.scores = score(self.field.judges, draws)
+        return Advice.ENOUGH if self.scores.mean_error() <= FINE else Advice.GO_ON
+
+
+def run(
+    field: Field, contender: Contender, key: Any, limits: Limits,
+    resume: Draws | Chains | None = None,
+) -> Ended:  # fmt: skip
+    """One method from start to row. Whatever goes wrong is a row that says so.
+
+    :param resume: where a sampler stopped before.
+    """
     began = time.perf_counter()
     memory.start_peak()
+    watch = Watch(field) if contender.kind == "sampler" and limits.num_draws is None else None
     try:
-        draws, engine = rounds(field, contender, key, limits)
+        draws, engine = rounds(field, contender, key, limits, watch, resume)
         peak = memory.peak()
-        judged = judge(field, contender, draws, engine)
+        judged = judge(field, contender, draws, engine, watch)
     except tuple(REFUSALS) as error:
         status = next(x for kind, x in REFUSALS.items() if isinstance(error, kind))
-        return no_row(status, str(error)), None
+        row = no_row(status, str(error))
+        row |= {"seconds": limits.seconds} if status is Status.OUT_OF_BUDGET else {}
+        return Ended(row, None, getattr(error, "chains", None))
     except Exception as error:
         seconds = time.perf_counter() - began
-        return no_row(Status.FAILED, in_one_line(error, 300), f" after {seconds:.0f} s"), None
+        return Ended(no_row(Status.FAILED, in_one_line(error, 300), f" after {seconds:.0f} s"))
     judged.row["peak_memory"] = peak
     largest = max(float(np.abs(x).max()) for x in draws.params.values())
     if largest > LARGEST:
         words = f"parameters as large as {largest:.0e}, at which float32 loses the likelihood"
-        return no_row(Status.DIVERGED, words), None
+        return Ended(no_row(Status.DIVERGED, words))
     bad = int((~np.isfinite(judged.held_out)).sum())
     if bad:
         judged.row["status"] = Status.DIVERGED.value
         judged.row["reason"] = f"{bad} held-out rows have no finite likelihood"
-    return judged.row, judged
+    late = draws.chains is not None and draws.stop is Stop.BUDGET
+    chains = draws._replace(snapshots={}) if late else None
+    return Ended(judged.row, judged._replace(draws=draws._replace(chains=None)), chains)
 
 
 def no_row(status: Status, why: str, when: str = "") -> dict[str, Any]:
     """The row of a method without results.
 
     >>> no_row(Status.OUT_OF_BUDGET, "no draw was made")["reason"]
-    'not finished when the budget ended: no draw was made'
+    'not yet: no draw was made'
     """
-    if status is Status.OUT_OF_BUDGET:
-        late = Standing.NOT_FINISHED
-        return {"status": status.value, "reason": f"{late.value}: {why}", "standing": late.name}
-    return {"status": status.value, "reason": f"{status.value}{when}: {why}"}
+    late = status is Status.OUT_OF_BUDGET
+    answer = (Mark.NOT_YET if late else Mark.NONE).name
+    words = Mark.NOT_YET.value if late else f"{status.value}{when}"
+    return {"status": status.value, "reason": f"{words}: {why}", "score": answer,
+            "uncertainty": answer}  # fmt: skip
 
 
 def in_one_line(error: Exception, most: int = 200) -> str:
@@ -124,21 +169,24 @@ def in_one_line(error: Exception, most: int = 200) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:most]
 
 
-def rounds(field: Field, contender: Contender, key: Any, limits: Limits) -> tuple[Draws, Any]:
-    """A run; of a point estimate whose starts disagree, more from others while there is room.
+def rounds(
+    field: Field, contender: Contender, key: Any, limits: Limits, watch: Watch | None = None,
+    resume: Draws | Chains | None = None,
+) -> tuple[Draws, Any]:  # fmt: skip
+    """A run; of a point estimate whose starts disagree, more from others until the limit.
 
     Of two starts that end apart nothing says which one another would join; and where a method has
     few, whether they agree is chance, and a verdict with it.
     """
-    draws, engine = contender.run(field.model, key, field.train_arguments, limits)
-    longest, most = draws.seconds, MOST_ROUNDS if contender.kind == "point" else 1
-    for number in range(1, most):
-        agree = starts_of(draws.starts, field.judges.num_train).get("starts_near", 2) > 1
-        if limits.seconds is None or agree:
+    more = {} if watch is None else {"until": watch, "resume": resume}
+    draws, engine = contender.run(field.model, key, field.train_arguments, limits, **more)
+    longest, number = draws.seconds, 0
+    while contender.kind == "point" and limits.seconds is not None:
+        if starts_of(draws.starts, field.judges.num_train).get("starts_near", 2) > 1:
             break
-        room = limits.seconds - draws.seconds
+        room, number = limits.seconds - draws.seconds, number + 1
         if room < SHORTEST * longest:
-            break
+            return draws._replace(stop=Stop.BUDGET), engine
         other, again = contender.run(
             field.model, random.fold_in(key, number), field.train_arguments,
             limits._replace(seconds=room),
@@ -155,10 +203,14 @@ def rounds(field: Field, contender: Contender, key: Any, limits: Limits) -> tupl
     return draws, engine
 
 
-def judge(field: Field, contender: Contender, draws: Draws, engine: Algorithm | None) -> Judged:
+def judge(
+    field: Field, contender: Contender, draws: Draws, engine: Algorithm | None,
+    watch: Watch | None = None,
+) -> Judged:  # fmt: skip
     """All numbers of a contender that is done, but those that need the others."""
     model, arguments, num_rows = field.model, field.train_arguments, field.judges.num_train
-    scores = score(field.judges, draws)
+    scores = None if watch is None else watch.scores
+    scores = score(field.judges, draws) if scores is None else scores
     held_out = scores.held_out
     row: dict[str, Any] = {
         "status": Status.of(draws.stop).value,
@@ -175,6 +227,7 @@ def judge(field: Field, contender: Contender, draws: Draws, engine: Algorithm | 
         "estimator_error": scores.error,
         "num_scored": scores.test[..., 0].size,
         "train": float(log_mean(scores.train).mean()),
+        "seconds_to_uncertainty": draws.seconds if watch is None else watch.seconds,
     }
     if contender.kind == "point":
         row |= _of_a_point(field, contender, draws, engine)
@@ -194,15 +247,38 @@ def judge(field: Field, contender: Contender, draws: Draws, engine: Algorithm | 
         cells = reliability(answer(field.cells, flat), field.bits)
         row |= {f"calibration_{x}": cells[x] for x in ("error", "expected")}
     if contender.kind == "sampler":
-        path, clock = scores.path(draws.clock, MOST_TIMES)
+        path, clock, errors = scores.path(draws.clock, MOST_TIMES)
+        row["row_error"] = float(scores.row_errors().mean())
+        row["sound_from"] = _sound_from(draws, clock, errors)
     else:
-        path, clock = _path(field, draws, row["held_out"])
+        path, clock = _path(field, draws, held_out)
     holes = arguments[1].get("mask")
     return Judged(
         row, draws, np.asarray(arguments[0][0]), scores.some_rows(), held_out, path, clock, cells,
         (field.judges.likelihood.how, field.judges.likelihood.exact),
         None if holes is None else np.asarray(holes),
     )  # fmt: skip
+
+
+def _sound_from(draws: Draws, clock: np.ndarray, errors: np.ndarray) -> float | None:
+    """The time from which on a sampler's score is known to `FINE`, R̂ being at most 1.05."""
+    count = np.searchsorted(draws.clock, clock) + 1
+    lp = draws.stats["lp"]
+    rhat = [
+        diagnose({"lp": lp[:, :n]})["lp"]["rhat"] if n >= FEWEST_DRAWS else np.inf for n in count
+    ]
+    return arrival((errors <= FINE) & (np.array(rhat) <= RHAT_SCORE), clock)
+
+
+def arrival(near: np.ndarray, clock: np.ndarray) -> float | None:
+    """The time from which on a path is near; to come and leave again is not to arrive.
+
+    >>> arrival(np.array([True, False, True, True]), np.arange(4.0))
+    2.0
+    """
+    far = np.flatnonzero(~near)
+    since = far[-1] + 1 if len(far) else 0
+    return float(clock[since]) if since < len(near) else None
 
 
 def _standard_error(values: np.ndarray) -> float:
@@ -281,17 +357,22 @@ def remaining(losses: np.ndarray) -> float | None:
     return last * ratio / (1.0 - ratio)
 
 
-def _path(field: Field, draws: Draws, end: float) -> tuple[np.ndarray, np.ndarray]:
-    """The held-out score as it was at each time, of what is no sampler.
+def _path(field: Field, draws: Draws, held_out: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The held-out score as it was at each time, of what is no sampler; the last by all draws.
 
-    :param end: the last of them, by as many draws as the row has.
+    Where a row needs quadrature the first of the fresh rows are enough: what is read off a path is
+    how far it is from its end.
     """
     times = np.unique(np.geomspace(1, len(draws.clock), MOST_TIMES).astype(int)) - 1
-    most = MOST_BEFORE if field.judges.likelihood.exact else MOST_INEXACT
-    few = {x: v[times[:-1]][:, :most] for x, v in draws.snapshots.items()}
-    each = field.judges.test(few)[0].astype(np.float64) if len(times) > 1 else np.empty((0, 1, 1))
+    judges, exact = field.judges, field.judges.likelihood.exact
+    judges = judges.first(PATH_ROWS) if judges.fresh and not exact else judges
+    few = {
+        x: v[times[:-1]][:, : MOST_BEFORE if exact else MOST_INEXACT]
+        for x, v in draws.snapshots.items()
+    }
+    each = judges.test(few)[0].astype(np.float64) if len(times) > 1 else np.empty((0, 1, 1))
     path = [float(log_mean(one[None]).mean()) for one in each]
-    return np.array([*path, end]), draws.clock[times]
+    return np.array([*path, float(held_out[: judges.num_test].mean())]), draws.clock[times]
 
 
 def diagnosis(
@@ -309,8 +390,9 @@ def chains(
 ) -> dict[str, Any]:
     """R̂, effective draws and divergences of a sampler, by at most so many draws of parameters."""
     count = int(draws.stats["diverging"].sum()) if "diverging" in draws.stats else None
+    facts = {"divergences": count, "num_draws": draws.stats["lp"].size}
     if draws.stats["lp"].shape[1] < FEWEST_DRAWS:
-        return {"few_draws": draws.stats["lp"].shape[1], "divergences": count}
+        return {"few_draws": draws.stats["lp"].shape[1], **facts}
     invariant = diagnose({"scalar": draws.stats["lp"]})["scalar"]
     last = {x: v[-1, -1] for x, v in draws.params.items()}
     each = diagnose(align(model, thin(draws.params, most), last, arguments))
@@ -318,7 +400,7 @@ def chains(
         **invariant,
         "rhat_parameters": max(x["rhat"] for x in each.values()),
         "ess_per_second": invariant["ess_bulk"] / draws.seconds,
-        "divergences": count,
+        **facts,
     }
 
 

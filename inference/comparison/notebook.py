@@ -110,7 +110,7 @@ def contest(
     values = np.asarray(data)
     kept: dict[str, Any] = {}
     comparison = compare(
-        model, values, methods, mask=mask, truth=truth, budget=budget, num_draws=num_draws,
+        model, values, methods, mask=mask, truth=truth, limit=budget, num_draws=num_draws,
         keep=kept, **sizes,
     )  # fmt: skip
     names = [f"x{i + 1}" for i in range(values.shape[1])] if columns is None else [*columns]

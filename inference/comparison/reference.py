@@ -23,7 +23,7 @@ from ..baselines.laplace import laplace
 from ..baselines.samplers import Draws, nuts
 from ..reading.anatomy import inspect
 from ..types import Arguments
-from .checks import RHAT, doubts, problems
+from .checks import FEW, RHAT, Mark, Rows, wrong
 from .contenders import contenders
 from .judge import Judged, chains, judge
 from .scoring import Field, every
@@ -171,30 +171,29 @@ def strict_doubts(row: dict[str, Any]) -> list[str]:
         ("divergences", "{} divergences", lambda x: not x),
     )
     if row.get("few_draws") is not None:
-        return [problems(row)["few_draws"]]
+        return [*wrong(row, (FEW,)).values()]
     return [words.format(row[x]) for x, words, holds in limits if not holds(row[x])]
 
 
-def of_the_run(
-    rows: dict[str, dict[str, Any]], judged: dict[str, Judged], tried: Reference | None
-) -> Reference:
-    """The sampler of the run that passes its checks with most effective draws, if there is one."""
+def of_the_run(rows: Rows, held_out: dict[str, np.ndarray], tried: Reference | None) -> Reference:
+    """The sampler of the run whose uncertainty arrived with most effective draws, if any did."""
     before = "" if tried is None else f"{tried.words} "
-    fit = [x for x in judged if rows[x]["kind"] == "sampler" and not doubts(rows[x])]
+    arrived = [x for x in held_out if rows[x].get("uncertainty") == Mark.ARRIVED.name]
+    fit = [x for x in arrived if rows[x]["kind"] == "sampler"]
     if not fit:
-        none = "No sampler passed its own checks, so there is no reference to measure distance from"
+        none = "No sampler has arrived, so there is no reference to measure distance from"
         return Reference(f"{before}{none}.")
     chief = max(fit, key=lambda x: rows[x]["ess_bulk"])
-    error = float(judged[chief].scores.row_errors().mean())
-    words = f"Distances are from {chief}, the sampler of this run that passes its own checks"
-    return Reference(f"{before}{words}{_own_error(error)}", judged[chief].held_out, error)
+    error = rows[chief]["row_error"]
+    words = f"Distances are from {chief}, the sampler of this run with most effective draws"
+    return Reference(f"{before}{words}{_own_error(error)}", held_out[chief], error)
 
 
-def refer(rows: dict[str, dict[str, Any]], judged: dict[str, Judged], reference: Reference) -> None:
+def refer(rows: Rows, held_out: dict[str, np.ndarray], reference: Reference) -> None:
     """Put into the rows how far each is from the reference, row by row, and the latter's error."""
     if reference.held_out is None:
         return
-    for name, one in judged.items():
-        some = one.held_out[: len(reference.held_out)]  # of a long chain the first rows may be kept
-        gap = float(np.abs(some - reference.held_out).mean())
+    for name, own in held_out.items():
+        some = own[: len(reference.held_out)]  # of a long chain the first rows may be kept
+        gap = float(np.abs(some - reference.held_out[: len(own)]).mean())
         rows[name] |= {"distance": gap, "distance_error": reference.error}

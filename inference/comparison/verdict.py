@@ -1,29 +1,22 @@
 """A comparison in words, by stated rules; as lines for a terminal and as a manifest.
 
-best        the highest mean held-out log likelihood among those whose checks pass on every data
-            set; if none does, among those with one start; else of all
-as good     its checks find nothing wrong, and its paired difference from the best, row by row, is
-            within a 95 % interval: over data sets by Student's t; of a single one two standard
-            errors of its rows, the Monte-Carlo errors of both scores included
-reached     the time from which on the held-out score was within 0.01 nats per row of the best
-wins        reached it first, of those whose checks pass; where the first of the other side needs
-            less than 1.5 times as long, neither does: another seed could turn that round, so
-            methods of one side that are that near to each other are named together; the numbers
-            are those of the first of them that is within 0.005, if one is
-only        no method of the other side whose checks pass reached it; where a method of the other
-            side is not finished, one side is only said to be first
-trusted     its checks pass (below)
+first         the method whose score arrived in the fewest processor seconds, compiling apart: the
+              time from which on it stayed that near to the best
+as near       the first of the other side, bespoke or generic, to arrive; its time over that of the
+              first is the ratio, over data sets the geometric mean with a 95 % interval
+more than     none of the other side arrived, and the limit ended one of them
+for intervals  the first whose uncertainty arrived
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import checks
-from .checks import CLOSE, Row, Standing, Status, in_words, standing
+from .checks import DISTANCE, REMARKS, SCORE, Mark, Row, Rows, allowance, mark, uncertainty, wrong
+from .judge import arrival
 
 if TYPE_CHECKING:
     from .compare import Comparison
@@ -31,37 +24,27 @@ if TYPE_CHECKING:
 RULES = __doc__.split("\n\n", 1)[1] + "\n" + checks.RULES
 TIE = 1.5
 """Times as long that the other side needs at least where one wins."""
-MOST_NAMED = 8
-"""Methods that one clause of the headline names."""
 SIDES = {True: "bespoke", False: "generic"}
 
 COLUMNS = {
     "held_out": ("nats per row", "z.3f"),
     "excess": ("from the truth", "z.3f"),
     "behind": ("behind the best", "z.3f"),
-    "compile_seconds": ("compile s", ".1f"),
+    "seconds_to_score": ("s to the score", ".2f"),
+    "seconds_to_uncertainty": ("s to intervals", ".2f"),
     "seconds": ("run s", ".2f"),
-    "seconds_to_best": ("s to 0.01 nats", ".2f"),
-    "rhat": ("R̂", ".2f"),
-    "ess_per_second": ("ESS/s", ".0f"),
+    "compile_seconds": ("compile s", ".1f"),
     "recovery": ("recovery", ".3f"),
 }
 """What the table in a terminal and in a notebook shows: few enough to be read side by side. The
-report and the manifest have all; what fails a check is in the verdict below the table. A last
-column marks methods that are not finished, if any is."""
-
-Rows = dict[str, Row]
-"""Method -> what is known of it."""
+report and the manifest have all; what falls short is in the verdict below the table."""
 
 
-def settle(
-    rows: Rows, held_out: dict[str, np.ndarray], paths: dict, best: str | None = None
-) -> None:
-    """Put into the rows what needs all of them: standing, difference from the best, time to it.
+def settle(rows: Rows, held_out: dict[str, np.ndarray], paths: dict) -> None:
+    """Put into the rows what needs all of them: marks, distance from the best, times.
 
     :param held_out: method -> (num_test,) log predictive densities.
     :param paths: method -> held-out score and its seconds.
-    :param best: where it is known already, from several data sets.
     """
     done = [name for name in rows if name in held_out and np.isfinite(rows[name]["held_out"])]
     if not done:
@@ -75,274 +58,170 @@ def settle(
             row["posterior_behind"] = max(density) - own
         else:
             row["train_behind"] = max(x["train"] for x in points) - row["train"]
-    stands = {name: standing(rows[name]) for name in done}
-    trust = {Standing.PASSES: 2, Standing.ONE_START: 1}
-    best = best or max(done, key=lambda x: (trust.get(stands[x], 0), rows[x]["held_out"]))
+    sound = [x for x in done if not wrong(rows[x], SCORE)]
+    best = max(sound or done, key=lambda x: rows[x]["held_out"])
     for name in done:
         row, (path, clock) = rows[name], paths[name]
         difference = np.asarray(held_out[best]) - np.asarray(held_out[name])
-        behind, spread = float(difference.mean()), difference.std(ddof=1) / np.sqrt(len(difference))
+        spread = difference.std(ddof=1) / np.sqrt(len(difference))
         noise = [rows[x].get("score_error", 0.0) for x in {best, name}] if name != best else []
-        error = float(np.hypot.reduce([spread, *noise]))
-        path = np.append(path[:-1], row["held_out"])  # the end, by all draws
+        behind, error = float(difference.mean()), float(np.hypot.reduce([spread, *noise]))
+        row |= {"best": name == best, "behind": behind, "behind_error": error,
+                "behind_upper": behind + 2 * error}  # fmt: skip
+        found = wrong(row, (*SCORE, DISTANCE))
+        near = behind + path[-1] - path <= allowance(error)
+        times = [arrival(near, clock), row.get("sound_from", 0.0)]
+        arrived = mark(row, found) is Mark.ARRIVED and None not in times
+        answer, missing = uncertainty(row)
         row |= {
-            "standing": stands[name].name,
-            "best": name == best,
-            "behind": behind,
-            "behind_error": error,
-            "as_good": not stands[name].doubted and bool(behind <= max(2 * error, 1e-9)),
-            "seconds_to_best": arrival(path >= rows[best]["held_out"] - CLOSE, clock),
-        }
+            "score": mark(row, found).name, "score_why": list(found.values()),
+            "seconds_to_score": max(times) if arrived else None,
+            "uncertainty": answer.name, "uncertainty_why": missing,
+            "remarks": list(wrong(row, REMARKS).values()),
+        }  # fmt: skip
+        if answer is not Mark.ARRIVED:
+            row["seconds_to_uncertainty"] = None
 
 
-def arrival(near: np.ndarray, clock: np.ndarray) -> float | None:
-    """The time from which on a path is near; to come and leave again is not to arrive.
-
-    >>> arrival(np.array([True, False, True, True]), np.arange(4.0))
-    2.0
-    """
-    far = np.flatnonzero(~near)
-    since = far[-1] + 1 if len(far) else 0
-    return float(clock[since]) if since < len(near) else None
-
-
-def factor(count: int) -> float:
-    """Standard errors to either side of a mean over so many data sets that make a 95 % interval.
-
-    >>> round(factor(5), 2), factor(1)
-    (2.78, 2.0)
-    """
-    from scipy.stats import t
-
-    return 2.0 if count < 2 else float(t.ppf(0.975, count - 1))
-
-
-def verdict(rows: Rows) -> list[tuple[str, str]]:
-    """One sentence a method, the best first: (method, words)."""
-    done = sorted(
-        (x for x in rows if "behind" in rows[x]),
-        key=lambda x: (not rows[x]["best"], rows[x]["behind"]),
-    )
-    ended = [(name, f"{name}: {'; '.join(_clauses(rows[name]))}.") for name in done]
-    return ended + [(x, f"{x}: {row['reason']}.") for x, row in rows.items() if "behind" not in row]
-
-
-def _clauses(row: Row) -> list[str]:
-    stands = Standing[row["standing"]]
-    apart = f"{abs(row['behind']):.3f} ± {row['behind_error']:.3f}"
-    if row["best"]:
-        score = f"{_with_error(row, 'held_out')} nats per row"
-        first = score if stands.doubted else f"best with {score}"
-    elif row["as_good"]:
-        first = f"as good as the best ({apart} {'behind' if row['behind'] >= 0 else 'ahead'})"
-    elif row["behind"] >= 0:
-        first = f"{apart} nats per row behind the best"
-    else:
-        first = f"{apart} nats per row above the best of those to be trusted"
-    if stands.doubted:
-        return [in_words(row, stands), first]
-    near = row["seconds_to_best"] is not None
-    when = f"within {CLOSE} nats of it after {_seconds(_time(row))}"
-    return [first, when if near else f"not {when}", in_words(row, stands)]
-
-
-def headline(rows: Rows) -> str:
-    """Does the paper's own inference beat the generic one here? Of those whose checks pass."""
-    done = {x: r for x, r in rows.items() if "behind" in r}
-    if not done:
-        return "No method finished."
-    unfinished = [x for x, r in rows.items() if r.get("status") == Status.INTERRUPTED.value]
-    if unfinished:
-        ended = _of_some(done) + _not_passing(rows)
-        return ended + _named(unfinished, "Interrupted before the end")
-    passing, late = _passing(rows), _not_finished(rows)
-    if not passing:
-        none = "No method has passed its checks yet" if late else "No method passes its checks"
-        return f"{none} here, so none is recommended.{_not_passing(rows)}"
-    name = first(rows)
-    assert name is not None
-    side = bool(passing[name]["bespoke"])
-    other = next(iter(_leading(passing, not side)), None)
-    alone = other is None or passing[other]["seconds_to_best"] is None
-    known = all(rows[x]["bespoke"] == side for x in late)  # what the other side comes to
-    if alone and not known:
-        words = f"{SIDES[side].capitalize()} inference is first here: "
-    elif alone:
-        words = f"Only {SIDES[side]} inference comes within {CLOSE} nats per row of the best: "
-    elif winner(rows) is None:
-        words = "Neither bespoke nor generic inference wins here: "
-    else:
-        words = f"{SIDES[side].capitalize()} inference wins here: "
-    words += _reaches(passing[name], _leading(passing, side))
-    if other is None:
-        none = f" No {SIDES[not side]} method passes its checks." if known else ""
-        return f"{words}.{none}{_not_passing(rows)}"
-    nearest = f"the nearest {SIDES[not side]} method{'' if known else ' that passes its checks'},"
-    called = f"{other}, {nearest}" if alone else other
-    return f"{words}; {called} {_needs(passing[other], passing[name])}.{_not_passing(rows)}"
-
-
-def _passing(rows: Rows) -> Rows:
-    passes = Standing.PASSES.name
-    return {x: r for x, r in rows.items() if "behind" in r and r["standing"] == passes}
-
-
-def _not_finished(rows: Rows) -> list[str]:
-    """Whom the budget ended with all else in order, also before a first draw."""
-    return [x for x, r in rows.items() if r.get("standing") == Standing.NOT_FINISHED.name]
-
-
-def _earliest(passing: Rows, side: bool) -> float:
-    """When the first method of a side was near the best for good; infinite if none was."""
-    mine = [r["seconds_to_best"] for r in passing.values() if r["bespoke"] == side]
-    return min((x for x in mine if x is not None), default=np.inf)
-
-
-def _leading(passing: Rows, side: bool) -> list[str]:
-    """Of a side the first to come near the best, with those that another seed puts first; where
-    none comes near, the nearest alone.
-
-    One that is only just near comes last: on other data it need not be.
-    """
-    mine = {x: r for x, r in passing.items() if r["bespoke"] == side}
-    near = {x: r["seconds_to_best"] for x, r in mine.items() if r["seconds_to_best"] is not None}
-    if not near:
-        return sorted(mine, key=lambda x: mine[x]["behind"])[:1]
-    earliest = min(near.values())
-    level = [x for x, seconds in near.items() if seconds == earliest or seconds < TIE * earliest]
-    return sorted(level, key=lambda x: (mine[x]["behind"] > CLOSE / 2, near[x]))
+def _arrived(rows: Rows, question: str = "score") -> dict[str, float]:
+    """Methods that arrived, with their seconds, the first of them first."""
+    times = {x: r.get(f"seconds_to_{question}") for x, r in rows.items()}
+    named = {x: t for x, t in times.items() if t is not None}
+    return {x: named[x] for x in sorted(named, key=named.__getitem__)}
 
 
 def first(rows: Rows) -> str | None:
-    """The method that the headline names first, if any passes its checks."""
-    passing = _passing(rows)
-    side = min(SIDES, key=lambda side: _earliest(passing, side))
-    return _leading(passing, side)[0] if _earliest(passing, side) < np.inf else None
+    """The method that the headline names first, if any arrived."""
+    return next(iter(_arrived(rows)), None)
+
+
+def opposed(rows: Rows) -> str | None:
+    """The first of the other side to arrive, if any did."""
+    lead = first(rows)
+    return next((x for x in _arrived(rows) if rows[x]["bespoke"] != rows[lead]["bespoke"]), None)
 
 
 def winner(rows: Rows) -> bool | None:
-    """Whether bespoke inference was first within 0.01 nats of the best, of those that pass.
+    """Whether bespoke inference arrived first; None: neither side did by a factor of `TIE`."""
+    times, lead, other = _arrived(rows), first(rows), opposed(rows)
+    if lead is None or (other is not None and times[other] < TIE * times[lead]):
+        return None
+    return bool(rows[lead]["bespoke"])
 
-    None: neither side was, by a margin that another seed leaves alone.
+
+def ratio(rows: Rows, about: dict[str, Any]) -> list[float]:
+    """How many times as long the other side takes as the first, and its interval over data sets.
+
+    >>> rows = {"EM": {"seconds_to_score": 1.0, "bespoke": True},
+    ...         "NUTS": {"seconds_to_score": 8.0, "bespoke": False}}
+    >>> [round(x, 2) for x in ratio(rows, {})]
+    [8.0]
     """
-    ours, theirs = (_earliest(_passing(rows), side) for side in SIDES)
-    level = max(ours, theirs) < TIE * min(ours, theirs) or min(ours, theirs) == np.inf
-    return None if level else bool(ours < theirs)
+    lead, other = first(rows), opposed(rows)
+    if lead is None or other is None:
+        return []
+    parts = [{x: r["seconds_to_score"] for x, r in p.items()} for p in about.get("parts", [])]
+    logs = [np.log(p[other] / p[lead]) for p in parts if p.get(other) and p.get(lead)]
+    if len(logs) < 2:
+        return [rows[other]["seconds_to_score"] / rows[lead]["seconds_to_score"]]
+    from scipy.stats import t
+
+    wide = float(t.ppf(0.975, len(logs) - 1)) * np.std(logs, ddof=1) / np.sqrt(len(logs))
+    mean = float(np.mean(logs))
+    return [float(np.exp(x)) for x in (mean, mean - wide, mean + wide)]
 
 
-def _reaches(row: Row, level: list[str]) -> str:
-    """The first of a side with its numbers, together with those that another seed puts first."""
-    several = len(level) > 1
-    names = f"{', '.join(level[:-1])} and {level[-1]}" if several else level[0]
-    seconds = _seconds(row["seconds_to_best"])
-    if row.get("excess") is None:
-        verb = "come" if several else "comes"
-        return f"{names} {verb} within {CLOSE} nats per row of the best in {seconds}"
-    verb = "reach" if several else "reaches"
-    return f"{names} {verb} {_with_error(row, 'excess')} nats per row of the truth in {seconds}"
+def headline(rows: Rows, about: dict[str, Any] | None = None) -> str:
+    """Which side has a trusted answer first, by how much, and who has intervals."""
+    about, lead, other = about or {}, first(rows), opposed(rows)
+    late = [x for x, r in rows.items() if r.get("score") == Mark.NOT_YET.name]
+    if lead is None:
+        limit = max((rows[x].get("seconds") or 0.0 for x in late), default=0.0)
+        return f"No score arrived within {_seconds(limit)}." if late else "No score arrived."
+    words = f"{lead} first, {_seconds(rows[lead]['seconds_to_score'])}"
+    others = [x for x in late if rows[x].get("bespoke") != rows[lead]["bespoke"]]
+    if other is not None:
+        times = f"{_times(ratio(rows, about))} times as long"
+        words += f"; {other} as near after {_seconds(rows[other]['seconds_to_score'])}, {times}"
+    elif others:
+        longest = max(others, key=lambda x: rows[x].get("seconds") or 0.0)
+        limit = rows[longest].get("seconds") or 0.0
+        least = limit / max(rows[lead]["seconds_to_score"], 1e-9)
+        words += f"; {longest} not yet after {_seconds(limit)}, more than {_times([least])} times"
+    else:
+        words += f"; no {SIDES[not rows[lead]['bespoke']]} method comes as near"
+    intervals = _arrived(rows, "uncertainty")
+    if intervals:
+        name, seconds = next(iter(intervals.items()))
+        return f"{words}; for intervals {name} needs {_seconds(seconds)}."
+    waiting = any(r.get("uncertainty") == Mark.NOT_YET.name for r in rows.values())
+    return f"{words}; no intervals{' yet' if waiting else ''}."
 
 
-def _needs(row: Row, first: Row) -> str:
-    ratio = _time(row) / max(first["seconds_to_best"], 1e-9)
-    times = f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.2g}"
-    words = f"needs {_seconds(_time(row))}" + (f" ({times} times as long)" if ratio >= 1 else "")
-    if row.get("excess") is not None:
-        return f"{words} and reaches {_with_error(row, 'excess')}"
-    far = row["seconds_to_best"] is None
-    return f"{words} and ends {_with_error(row, 'behind')} behind" if far else words
+def _times(values: list[float]) -> str:
+    """A ratio, and its interval in brackets.
+
+    >>> _times([73.2, 60.0, 90.5]), _times([1.26])
+    ('73 (60 to 91)', '1.3')
+    """
+    texts = [f"{x:.0f}" if x >= 10 else f"{x:.2g}" for x in values]
+    return texts[0] + (f" ({texts[1]} to {texts[2]})" if len(texts) > 1 else "")
 
 
-def _time(row: Row) -> float:
-    """Seconds until a method was near the best; if it never was, all that it ran."""
-    near = row["seconds_to_best"] is not None
-    return row["seconds_to_best"] if near else row["seconds"]
+def verdict(rows: Rows) -> list[tuple[str, str]]:
+    """One sentence a method: those that arrived first, by their time, then the others."""
+    arrived = _arrived(rows)
+    done = [x for x in rows if "behind" in rows[x] and x not in arrived]
+    done = [*arrived, *sorted(done, key=lambda x: rows[x]["behind"])]
+    ended = [(name, f"{name}: {'; '.join(_clauses(rows[name]))}.") for name in done]
+    return ended + [(x, f"{x}: {row['reason']}.") for x, row in rows.items() if x not in done]
 
 
-def _with_error(row: Row, entry: str) -> str:
-    return f"{row[entry]:.3f} ± {row[f'{entry}_error']:.3f}"
+def _clauses(row: Row) -> list[str]:
+    near = f"{row['behind']:.3f} nats per row behind the best, at most {row['behind_upper']:.3f}"
+    near = "the best score" if row["best"] else near
+    if row["score"] == Mark.ARRIVED.name:
+        clauses = [f"{near}; there after {_seconds(row['seconds_to_score'])}"]
+    elif row["score"] == Mark.NOT_YET.name:
+        clauses = [f"not yet after {_seconds(row['seconds'])}: {', '.join(row['score_why'])}"]
+    else:
+        clauses = [", ".join(row["score_why"])]
+    missing = ", ".join(row["uncertainty_why"])
+    if row["uncertainty"] == Mark.ARRIVED.name:
+        clauses.append(f"intervals after {_seconds(row['seconds_to_uncertainty'])}")
+    elif row["uncertainty"] == Mark.NOT_YET.name:
+        clauses.append(f"no intervals yet after {_seconds(row['seconds'])}: {missing}{_more(row)}")
+    elif row["uncertainty"] == Mark.WRONG.name:
+        clauses.append(f"its intervals are not to be trusted: {missing}")
+    sets, on = row.get("data_sets", 1), row.get("arrived_on", 1)
+    clauses += [f"on {on} of {sets} data sets"] if on < sets else []
+    unknown = ["its information was not checked"] if "information_unknown" in row else []
+    return [*clauses, *row["remarks"], *unknown]
+
+
+def _more(row: Row) -> str:
+    """How long a sampler that lacks draws would still take, at its pace."""
+    draws = min(row.get("ess_bulk") or 0.0, row.get("ess_tail") or 0.0)
+    if not 0.0 < draws < checks.ESS:
+        return ""
+    return f", about {_seconds(row['seconds'] * (checks.ESS / draws - 1.0))} more"
 
 
 def certainty(about: dict[str, Any]) -> str:
     """How sure the headline is.
 
-    >>> certainty({"replicates": 5, "contested": 5, "agree": 4, "fresh": True})
-    'The verdict is the same on 4 of 5 data sets; ± is the standard error over them.'
-    """
-    count = about.get("replicates", 1)
-    if count < 2:
-        words = "From one data set: ± is the standard error over the rows that judge."
-    else:
-        sets = "data sets" if about["fresh"] else "choices of the rows held out"
-        contested = about.get("contested", count)
-        same = f"The verdict is the same on {about['agree']} of"
-        if contested == count:
-            words = f"{same} {count} {sets}; ± is the standard error over them."
-        elif contested > 1:
-            words = (
-                f"{same} the {contested} {sets} on which methods of both sides ran; ± is the "
-                f"standard error over all {count}."
-            )
-        else:
-            words = (
-                f"Methods of one side alone passed on the first of {count} {sets}, and only these "
-                "ran on the others: they do not test the verdict. ± is the standard error over all."
-            )
-    checked = about.get("checked", 0)
-    more = f" Quick methods were checked on {checked} of them." if checked > count else ""
-    return words + more
-
-
-def cut_short(rows: Rows, about: dict[str, Any]) -> str:
-    """Whom the budget alone may have kept from passing: how much it buys depends on the machine.
-
-    >>> rows = {"NUTS": {"status": "out of budget"}, "EM": {"status": "done"}}
-    >>> cut_short(rows, {"budget": 20.0})
-    ' Ended by the budget of 20 s on this machine, and not passing: NUTS.'
-    """
-    late = [x for x, r in rows.items() if r.get("status") == Status.OUT_OF_BUDGET.value]
-    names = [x for x in late if x not in _passing(rows)]
-    if not names:
-        return ""
-    said = f"Ended by the budget of {about['budget']:g} s on this machine, and not passing"
-    return _named(names, said)
-
-
-def _of_some(done: Rows) -> str:
-    """What can be said where others might have been better: who is best of those that ended."""
-    best = next(x for x, r in done.items() if r["best"])
-    words = f"Of the {len(done)} methods that ended, {best} is best"
-    if len(done) == 1:
-        words = f"Only {best} ended"
-    elif Standing[done[best]["standing"]].doubted:
-        words = f"None of the {len(done)} methods that ended has passed its checks"
-    return f"{words}; of the others nothing is known."
-
-
-def _not_passing(rows: Rows) -> str:
-    """Who fails, is not finished, cannot be judged by one start, or has no result, by name."""
-    late = _not_finished(rows)
-    failed = (Status.OUT_OF_BUDGET, Status.FAILED, Status.DIVERGED, Status.DOES_NOT_FIT)
-    without = [
-        x for x, r in rows.items()
-        if "behind" not in r and r.get("status") in {y.value for y in failed} and x not in late
-    ]  # fmt: skip
-
-    def standing_at(stands: Standing) -> list[str]:
-        return [x for x, r in rows.items() if "behind" in r and r["standing"] == stands.name]
-
-    return (
-        _named(standing_at(Standing.FAILS), "Failing their checks")
-        + _named(standing_at(Standing.ONE_START), "One start only")
-        + _named(late, "Not finished when the budget ended")
-        + _named(without, "Without a result")
-    )
-
-
-def _named(some: Iterable[str], said: str) -> str:
-    names = list(some)
-    rest = len(names) - MOST_NAMED
-    named = ", ".join(names[:MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")
-    return f" {said}: {named}." if names else ""
+    >>> certainty({"replicates": 5, "fresh": True, "limit": 120.0})
+    'Processor seconds, compiling apart, at most 120 a method; times are over 5 data sets, scores of the first.'
+    """  # noqa: E501
+    count, limit = about.get("replicates", 1), about.get("limit")
+    most = "" if limit is None else f", at most {limit:g} a method"
+    sets = "data sets" if about.get("fresh") else "choices of the rows held out"
+    over = f"times are over {count} {sets}, scores of the first" if count > 1 else "one data set"
+    wide = about.get("mark", checks.CLOSE)
+    rows = ""
+    if wide > checks.CLOSE:
+        rows = f" The rows that judge cannot tell less than {wide:.2g} nats per row: this is near."
+    return f"Processor seconds, compiling apart{most}; {over}.{rows}"
 
 
 def _seconds(value: float) -> str:
@@ -368,16 +247,18 @@ def cells(comparison: Comparison) -> list[list[str]]:
     shown = [c for c in COLUMNS if any(rows[x].get(c) is not None for x in done)]
     if "excess" in shown:  # of which the one behind the best is a difference
         shown.remove("behind")
-    late = _not_finished(rows)
-    mark = any(name in late for name in done)
-    table = [["method", *(COLUMNS[c][0] for c in shown), *([""] if mark else [])]]
+    table = [["method", *(COLUMNS[c][0] for c in shown)]]
     for name in done:
         line = [name]
         for column in shown:
+            question = column.removeprefix("seconds_to_")
+            if question != column and rows[name].get(question) == Mark.NOT_YET.name:
+                line.append(f"> {rows[name]['seconds']:.0f}")
+                continue
             numbers = [rows[name].get(x) for x in (column, f"{column}_error")]
             form = COLUMNS[column][1]
             line.append(" ± ".join(format(x, form) for x in numbers if x is not None))
-        table.append(line + (["not finished" if name in late else ""] if mark else []))
+        table.append(line)
     return table
 
 

@@ -92,6 +92,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "seed": (0, 2**32 - 1),
     "packed": (1, 10**5),
     "budget": (0, 10**9),
+    "limit": (0, 10**9),
     "reference": (0, 10**9),
 }
 """Option -> its least and largest value."""
