@@ -149,7 +149,9 @@ def headline(rows: Rows, about: dict[str, Any] | None = None) -> str:
         least = limit / max(rows[lead]["seconds_to_score"], 1e-9)
         words += f"; {longest} not yet after {_seconds(limit)}, more than {_times([least])} times"
     else:
-        words += f"; no {SIDES[not rows[lead]['bespoke']]} method comes as near"
+        side = not rows[lead]["bespoke"]
+        ran = any("behind" in r and r["bespoke"] == side for r in rows.values())
+        words += f"; no {SIDES[side]} method {'comes as near' if ran else 'applies'}"
     intervals = _arrived(rows, "uncertainty")
     if intervals:
         name, seconds = next(iter(intervals.items()))
