@@ -9,7 +9,7 @@ import warnings
 from dataclasses import replace
 from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jax import random
@@ -27,6 +27,9 @@ from ..running.contract import Stop
 from ..types import Arguments
 from .options import METHOD, Given, add_options, open_given, said, setting, tell
 from .progress import stage
+
+if TYPE_CHECKING:
+    from ..comparison.recommend import Recommendation
 
 DESCRIPTION = "Fit a program to a table. `transform`, `complete` and `score` use the fit."
 
@@ -56,13 +59,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(parser, {"method": METHOD, "seed": SEED})
 
 
-def main(namespace: argparse.Namespace) -> int:
-    from ..comparison.recommend import recommend
+class Fit(NamedTuple):
+    """A table fitted: what the method found, and what is said of that."""
 
-    out = check_output("--out", namespace.out, (".nc",))
+    given: Given  # with the priors of the recommendation
+    choice: Recommendation
+    facts: dict[str, Any]  # of the run
+    groups: Any  # of the file
+    lines: list[str]
+    tables: dict[str, Any]
+
+
+def fit_table(given: Given, namespace: argparse.Namespace, hidden: np.ndarray | None = None) -> Fit:
+    """Fit a table by the recommended method, or by the one that is asked for.
+
+    :param hidden: cells that the fit does not see and is scored on, (num_cells, 2).
+    """
+    from ..comparison.recommend import recommend
+    from .fit_report import held_out, report
+
     settings = dict(namespace.option)
-    given = open_given(namespace)
-    given, hidden = hide(given, namespace)
     with blame(given.name):
         anatomy = inspect(given.program, (given.table.values,), given.kwargs, plate=namespace.plate)
     if namespace.rotation != "none":
@@ -87,23 +103,32 @@ def main(namespace: argparse.Namespace) -> int:
         )
     tell(choice.reasons)
     given = given._replace(kwargs=choice.kwargs)
-    pairs = zip(given.table.columns, given.table.levels, strict=True)
-    levels = {column: pair for column, pair in pairs if pair}
     valid = None
     if namespace.valid is not None:
         valid = read_rows(
             namespace.valid, given.table.columns, _kind(given), namespace.key,
-            said(namespace, guess=False), levels,
+            said(namespace, guess=False), _levels(given),
         )  # fmt: skip
     params, facts = _fit(given, contender, namespace, settings, valid)
     groups = _groups(contender.kind, params, facts, given)
+    if "posterior" in groups:  # print the draws that the file holds, brought together
+        params = {x: groups["posterior"][x].values for x in params}
+    lines, tables = report(given, contender.name, contender, params, facts, settings, namespace)
+    lines += [] if hidden is None else held_out(given, params, hidden)
+    return Fit(given, choice, facts, groups, lines, tables)
+
+
+def main(namespace: argparse.Namespace) -> int:
+    out = check_output("--out", namespace.out, (".nc",))
+    given, hidden = hide(open_given(namespace), namespace)
+    given, choice, facts, groups, lines, tables = fit_table(given, namespace, hidden)
     chosen = {x: getattr(namespace, x) for x in ("steps", "starts", "seed", "patience")}
-    chosen |= {x: str(v) for x, v in settings.items()}
+    chosen |= {x: str(v) for x, v in choice.settings.items()}
     attrs = {
-        "kind": KIND, "model": given.name, "method": contender.name, "cells": _kind(given),
+        "kind": KIND, "model": given.name, "method": choice.method.name, "cells": _kind(given),
         "sizes": json.dumps(_sizes(given.kwargs)),
         "columns": json.dumps(given.table.columns), "data": Path(namespace.data).name,
-        "settings": json.dumps(chosen), "levels": json.dumps(levels),
+        "settings": json.dumps(chosen), "levels": json.dumps(_levels(given)),
         "missing": json.dumps(namespace.missing), "rotation": namespace.rotation,
         "optima": json.dumps(_optima(facts.get("optima"))),
         "seconds": facts["seconds"], "compile_seconds": facts["compile_seconds"], **versions(),
@@ -112,12 +137,7 @@ def main(namespace: argparse.Namespace) -> int:
     import xarray as xr
 
     from ..files.arviz import save
-    from .fit_report import held_out, report
 
-    if "posterior" in groups:  # print the draws that the file holds, brought together
-        params = {x: groups["posterior"][x].values for x in params}
-    lines, tables = report(given, contender.name, contender, params, facts, settings, namespace)
-    lines += [] if hidden is None else held_out(given, params, hidden)
     for what, table in tables.items():
         variables = {x: (table.dim, np.asarray(v)) for x, v in table.columns.items()}
         groups[what] = xr.Dataset(variables, {table.dim: np.asarray(table.names)})
@@ -291,6 +311,12 @@ def _sizes(kwargs: dict[str, Any]) -> dict[str, str]:
     """What a program must be called with again; priors are for fitting only."""
     kept = {x: v for x, v in kwargs.items() if x != "mask" and not x.startswith("prior_")}
     return {x: repr(v) for x, v in kept.items()}
+
+
+def _levels(given: Given) -> dict[str, Any]:
+    """Names of the levels, by column that has such."""
+    pairs = zip(given.table.columns, given.table.levels, strict=True)
+    return {column: pair for column, pair in pairs if pair}
 
 
 def _kind(given: Given) -> str:
