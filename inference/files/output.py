@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import hashlib
 import inspect
 import io
@@ -57,6 +58,20 @@ def check_folder(option: str, path: str | Path) -> Path:
     inside = folder if folder.is_dir() else folder.parent
     check_output(option, inside / "report.html")
     return folder
+
+
+def append_row(path: Path, row: dict[str, Any], option: str) -> None:
+    """Add a JSON object to a file of one a line, or begin the file: in one write, so that rows of
+    processes side by side do not mix. Where the disk is full the file stays as it was."""
+    content = f"{json.dumps(plain(row), ensure_ascii=False)}\n".encode()
+    try:
+        with path.open("ab", buffering=0) as stream:
+            before = stream.tell()
+            if stream.write(content) < len(content):
+                stream.truncate(before)
+                raise OSError(errno.ENOSPC, "No space left on device")
+    except OSError as error:
+        raise InputError(f"{option} {path}: cannot be written ({error.strerror})") from None
 
 
 def versions() -> dict[str, str]:
@@ -203,6 +218,15 @@ def _show(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key} {_show(part)}" for key, part in value.items())
     return str(value)
+
+
+def in_seconds(value: float) -> str:
+    """A time as a person reads it.
+
+    >>> in_seconds(0.1314), in_seconds(118.7)
+    ('0.13 s', '119 s')
+    """
+    return f"{value:.2g} s" if value < 9.95 else f"{value:.0f} s"
 
 
 def words(prior: Any) -> str:
