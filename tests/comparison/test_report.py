@@ -10,7 +10,6 @@ from made_comparisons import METHODS, PROGRAMS, made
 from scipy import stats
 
 from inference.cli import main
-from inference.comparison.checks import doubts
 from inference.comparison.files import load_comparison, save_comparison
 from inference.comparison.report.figures import (
     as_svg,
@@ -21,7 +20,6 @@ from inference.comparison.report.figures import (
     styles,
 )
 from inference.comparison.report.page import NUMBER, linked, render
-from inference.comparison.verdict import lines, summary
 from inference.files.cards import CARDS
 from inference.files.figures import house_style
 
@@ -98,19 +96,20 @@ def test_names_are_unique_and_links_lead_somewhere(page):
 
 
 def test_every_figure_has_words_for_those_who_cannot_see_it(page):
-    labels = [v for k, v in Page(page).attrs if k == "aria-label"]
-    assert page.decode().count("<svg") == page.decode().count('<svg role="img" aria-label="')
-    assert all(len(label) > 20 for label in labels if label != "results")
+    labels = re.findall(r'<svg role="img" aria-label="([^"]*)"', page.decode())
+    assert page.count(b"<svg") == len(labels)
+    assert all(len(label) > 20 for label in labels)
 
 
 def test_every_number_of_the_verdict_links_to_a_row_that_has_it(page):
     parsed = Page(page)
     assert NUMBER.search(parsed.loose) is None
-    rows = {anchor: " ".join(cells) for anchor, cells in parsed.rows.items()}
+    rows = {x: " ".join([*cells, *parsed.rows.get(f"numbers-{x}", [])])
+            for x, cells in parsed.rows.items()}  # fmt: skip
     numbers = [(href[1:], text) for href, text in parsed.said if NUMBER.fullmatch(text)]
     assert len(numbers) > 10
     for anchor, text in numbers:
-        assert anchor == "rules" or text in rows[anchor].split() or "SVI-flow" in anchor
+        assert anchor == "rules" or text in re.split(r"[\s()]+", rows[anchor])
 
 
 def test_numbers_link_to_the_method_named_last():
@@ -126,27 +125,92 @@ def test_what_failed_is_a_row_and_nothing_is_taken_for_markup(page):
     assert b"failed after 3 s: &lt;no&gt; memory &amp; time" in page
     own = render(made("my<module>:f", {"<b>": METHODS["MAP"]}, known=False))
     assert b"<module>" not in own and b"<b>&lt;" not in own and b"<b>:" not in own
-    assert list(Page(own).rows) == ["row--b-", "row-SVI-flow"]
+    shown = ["row--b-", "row-SVI-flow", "row-DiscreteGibbs", "numbers-row--b-"]
+    assert list(Page(own).rows) == shown
 
 
-def test_a_method_that_the_budget_ended_is_not_finished_in_every_output():
-    late = {"rhat": 1.02, "ess_bulk": 310.0, "divergences": 0, "status": "out of budget"}
-    comparison = made(methods={"QuadratureEM": METHODS["QuadratureEM"],
-                               "NUTS": (False, "sampler", late)})  # fmt: skip
-    comparison.rows["QuadratureEM"].update(standing="PASSES", starts=2)
-    row = Page(render(comparison)).rows["row-NUTS"]
-    assert "not finished" in row and "no" not in row
-    told = summary(comparison)
-    assert told["methods"]["NUTS"]["standing"] == "NOT_FINISHED"
-    for words in (told["headline"], told["verdict"]["NUTS"], *lines(comparison)):
-        assert "Only" not in words and "No generic" not in words
-        assert "NUTS" not in words or "not finished" in words.lower() or "budget" in words
+def cells(page, name):
+    """What the cells of a method's row say, in order."""
+    row = re.search(rf'<tr id="row-{name}".*?</tr>', page.decode(), flags=re.DOTALL).group()
+    return [re.sub(r"<[^>]*>", "", x).strip() for x in re.findall(r"<td.*?</td>", row)]
+
+
+def test_the_table_has_eight_columns_and_the_rest_is_folded(page):
+    first, second = re.findall(r"<thead>.*?</thead>", page.decode(), flags=re.DOTALL)
+    assert first.count("<th ") == 8
+    assert page.index(b"<details>") < page.index(second.encode()) < page.index(b"</details>")
+    assert "R̂" in second and "R̂" not in first
+
+
+def test_time_against_error_stands_between_headline_and_table(page):
+    places = [page.index(x) for x in (b'class="lead"', b"Accuracy against time", b"<table>")]
+    assert places == sorted(places)
+    assert page.count(b"Accuracy against time") == 1
+
+
+def test_methods_are_in_the_order_in_which_their_scores_arrived():
+    comparison = made()
+    order = ["QuadratureEM", "NUTS", "MAP", "SVI-low_rank", "SVI-flow", "DiscreteGibbs"]
+    assert list(Page(render(comparison)).rows)[:6] == [f"row-{x.replace('_', '-')}" for x in order]
+    comparison.rows["NUTS"]["seconds_to_score"] = 0.01
+    assert next(iter(Page(render(comparison)).rows)) == "row-NUTS"
+
+
+def test_a_method_that_the_limit_ended_is_not_yet_and_its_time_is_a_lower_limit(page):
+    score, seconds, behind, intervals, longer, *_ = cells(page, "NUTS")
+    assert (score, seconds) == ("✓ arrived", "9.5 s")
+    assert intervals.startswith("… not yet") and "267 of 400 effective draws" in intervals
+    assert longer == "&gt; 120 s"
+    assert "≤ 0.004" in behind  # the limit that decides
+    late, never = cells(page, "MAP"), cells(page, "SVI-low-rank")
+    assert late[:2] == ["… not yet about 0.02 nats per row left to gain", "&gt; 120 s"]
+    assert late[3:5] == ["none", ""]
+    assert never[0].startswith("✗ wrong") and never[1] == ""
+    assert cells(page, "DiscreteGibbs")[:2] == ["… not yet", "&gt; 120 s"]
+    assert b"fails its checks" not in page
+
+
+def test_excess_takes_the_place_of_the_score_where_the_truth_is_known(page):
+    assert b'">held out</a></th>' in page and b"nats from the truth" not in page
+    comparison = made()
+    for row in comparison.rows.values():
+        row |= {"excess": 0.0123, "excess_error": 0.0011} if "behind" in row else {}
+    known = render(comparison)
+    main = known[: known.index(b"<details>")]
+    assert b"nats from the truth" in main and b'">held out</a></th>' not in main
+    assert "0.0123 ± 0.0011" in cells(known, "NUTS")
+
+
+def test_a_wider_mark_of_a_small_table_is_said(page):
+    assert b"Near the best is within" not in page
+    comparison = made()
+    comparison.about["mark"] = 0.034
+    wide = render(comparison).decode()
+    assert "Near the best is within 0.034 nats" in wide and "method is within 0.034 nats" in wide
+
+
+def test_a_table_of_ones_own_begins_with_its_fit_and_what_to_take(page):
+    assert b"Which method to take" not in page
+    comparison = made()
+    lines = ["model     latent_trait, QuadratureEM", "", "      bias", "a <b>  1"]
+    reasons = ["Take QuadratureEM for estimates: its score arrived first, after 0.13 s."]
+    comparison.about["recommended"] = {"method": "QuadratureEM", "reasons": reasons, "lines": lines}
+    own = render(comparison)
+    Page(own)
+    assert b"<h1>latent_trait on made-up bits</h1>" in own and b"a &lt;b&gt;  1</pre>" in own
+    parts = (b"model     latent_trait", b"Which method to take", b">QuadratureEM</a> for estimates",
+             b"The comparison", b'class="lead"', b"<table>")  # fmt: skip
+    assert [own.index(x) for x in parts] == sorted(own.index(x) for x in parts)
+    comparison.about["recommended"] = {"method": "", "reasons": [], "lines": ["no fit    <why>"]}
+    failed = render(comparison)
+    assert b"no fit    &lt;why&gt;</pre>" in failed and b"Which method" not in failed
 
 
 def test_a_comparison_that_nobody_finished_is_a_page():
     comparison = made(methods={})
-    assert b"No method finished" in render(comparison)
-    Page(render(comparison))
+    page = render(comparison)
+    assert list(Page(page).rows) == ["row-SVI-flow", "row-DiscreteGibbs"]
+    assert b"<details>" not in page and b"<svg" not in page
 
 
 # saved results
@@ -164,8 +228,7 @@ def test_what_was_saved_comes_back(tmp_path):
     comparison.rows["NUTS"]["rhat"] = float("nan")
     save_comparison(comparison, tmp_path / "result.nc")
     again = load_comparison(tmp_path / "result.nc")
-    # No number is a doubt as well.
-    assert doubts(again.rows["NUTS"]) == doubts(comparison.rows["NUTS"])
+    assert np.isnan(again.rows["NUTS"]["rhat"])  # no number is a doubt as well
     for wanted, back in (
         (comparison.table, again.table),
         (comparison.truth, again.truth),
@@ -249,11 +312,23 @@ def test_one_estimate_far_off_does_not_press_the_others_together():
         assert np.ptp(comparison.truth["weights"]) < high - low < 20
 
 
-def test_one_not_to_be_trusted_gives_way_to_its_equal():
+def test_of_each_side_the_figures_show_one_whose_score_arrived_or_may_arrive():
     comparison = made()
-    assert chiefs(comparison) == ["QuadratureEM", "NUTS"]  # which diverges
-    comparison.rows["MAP"]["as_good"] = True
+    assert chiefs(comparison) == ["QuadratureEM", "NUTS"]
+    comparison.rows["NUTS"]["score"] = "WRONG"
     assert chiefs(comparison) == ["QuadratureEM", "MAP"]
+    comparison.rows["MAP"]["score"] = "WRONG"
+    assert chiefs(comparison) == ["QuadratureEM", "NUTS"]  # all are wrong: the best of them
+
+
+def test_a_path_that_the_limit_ended_ends_in_an_arrow():
+    comparison = made()
+    for late in (True, False):
+        with house_style():
+            shown = next(general_pictures(comparison))
+        arrows = [x for x in shown.figure.axes[0].lines if x.get_marker() == ">"]
+        assert len(arrows) == late and ("arrow" in shown.words) == late
+        comparison.rows["MAP"]["score"] = "ARRIVED"
 
 
 def test_a_method_looks_alike_in_every_figure():
@@ -264,7 +339,7 @@ def test_a_method_looks_alike_in_every_figure():
     for name, style in styles(comparison).items():
         assert lines[name].get_marker() == style["marker"]
         assert lines[name].get_color() == style["color"]
-    many = made(methods={f"method {i}": (True, "point", {}) for i in range(14)})
+    many = made(methods={f"method {i}": (True, "point", 0.0, {}) for i in range(14)})
     assert len({x["color"] for x in styles(many).values()}) == 14
 
 

@@ -13,9 +13,15 @@ from playwright.sync_api import sync_playwright
 from inference.comparison.report.page import render
 
 
-@pytest.fixture(scope="module")
-def page():
-    return render(made())
+@pytest.fixture(scope="module", params=[False, True], ids=["example", "own table"])
+def page(request):
+    """The report of an example, or of a table of one's own."""
+    comparison = made()
+    if request.param:
+        lines = [f"{'item' if i else 'model'} {i}  " + "0.123   " * 12 for i in range(60)]
+        reasons = ["Take NUTS for draws from the posterior: its intervals arrived after 31 s."]
+        comparison.about["recommended"] = {"method": "NUTS", "reasons": reasons, "lines": lines}
+    return render(comparison)
 
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
@@ -65,8 +71,11 @@ def test_the_page_in_a_browser(show, page, width, dark):
 
     tab = show(width, color_scheme="dark" if dark else "light")
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
-    hidden = tab.evaluate("(e => e.scrollWidth - e.clientWidth)(document.querySelector('.scroll'))")
-    assert hidden == 0 or width == 390  # of the table
+    tab.click("summary")
+    hidden = tab.evaluate("""[...document.querySelectorAll("div.scroll")]
+      .map(e => e.scrollWidth - e.clientWidth)""")
+    assert hidden == [0, 0] or width == 390  # of the tables
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
     shot = imread(io.BytesIO(tab.screenshot(full_page=True)))[..., :3]
     assert (shot[2, 2].mean() < 0.2) == dark
     boxes = tab.evaluate(BOXES)
@@ -81,25 +90,30 @@ def test_the_page_in_a_browser(show, page, width, dark):
 
 
 FOCUS = """() => { const one = document.activeElement, box = one.getBoundingClientRect();
-  return [one.getAttribute("href") ?? one.className, getComputedStyle(one).outlineStyle,
+  return [one.getAttribute("href") ?? one.tagName, getComputedStyle(one).outlineStyle,
           box.bottom > 0 && box.top < innerHeight]; }"""
 
 
 def test_all_of_it_is_reached_by_the_keyboard(show):
-    """Every link in turn, marked and in view; the table is one of the stops, since it scrolls."""
+    """Every link in turn, marked and in view; what scrolls or unfolds is one of the stops."""
     tab, stops = show(), []
-    links = tab.evaluate("[...document.querySelectorAll('a')].map(a => a.getAttribute('href'))")
-    for _ in range(len(links) + 1):
+    links = tab.evaluate("""[...document.querySelectorAll("a, pre, div.scroll, summary")]
+      .filter(a => !a.closest("details > div")).map(a => a.getAttribute("href") ?? a.tagName)""")
+    for _ in links:
         tab.keyboard.press("Tab")
         place, outline, visible = tab.evaluate(FOCUS)
         assert outline == "solid" and visible, place
         stops.append(place)
-    assert [x for x in stops if x != "scroll"] == links and stops.count("scroll") == 1
+    assert stops == links and stops.count("DIV") == stops.count("SUMMARY") == 1
     assert stops[0] == "#verdict"
     tab = show()
     tab.keyboard.press("Tab")
     tab.keyboard.press("Enter")
     assert tab.evaluate("document.querySelector(':target').textContent") == "Verdict"
+    tab.focus("summary")
+    assert not tab.is_visible("details table")
+    tab.keyboard.press("Enter")
+    assert tab.is_visible("details table")
 
 
 def test_a_link_of_the_verdict_marks_its_row(show):
@@ -119,4 +133,8 @@ def test_nothing_is_cut_off_on_paper(show):
     cut = """() => [...document.querySelectorAll("body *")].filter(one =>
       one.getBoundingClientRect().right > innerWidth + 1).map(one => one.outerHTML.slice(0, 80))"""
     assert tab.evaluate(cut) == []
+    # What cannot be unfolded or scrolled on paper is there.
+    assert tab.evaluate("document.querySelector('details table').checkVisibility()")
+    height = "[...document.querySelectorAll('.scroll')].map(e => e.scrollHeight - e.clientHeight)"
+    assert max(tab.evaluate(height)) <= 1
     assert tab.pdf(format="A4").startswith(b"%PDF")

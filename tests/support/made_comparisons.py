@@ -3,7 +3,6 @@
 import numpy as np
 
 from inference.comparison.compare import Comparison
-from inference.comparison.verdict import settle
 
 rng = np.random.default_rng(0)
 KINDS_OF_COLUMNS = ("real", 3, "binary", "binary")
@@ -78,13 +77,18 @@ PROGRAMS = {
         (2, 3),
     ),
 }
-METHODS = {  # bespoke, kind, what a method of the kind tells of itself
-    "QuadratureEM": (True, "point", {"bound_gap": -1e-9}),
-    "NUTS": (False, "sampler", {
-        "rhat": 1.004, "rhat_parameters": 1.02, "ess_bulk": 812.0, "ess_tail": 650.0,
-        "ess_per_second": 93.2, "divergences": 3}),
-    "SVI low_rank": (False, "variational", {"pareto_k": 1.31}),
-    "MAP": (False, "point", {}),
+METHODS = {  # bespoke, kind, how far behind, and what a method of the kind tells of itself
+    "QuadratureEM": (True, "point", 0.0, {"seconds_to_score": 0.131, "bound_gap": -1e-9}),
+    "NUTS": (False, "sampler", 0.002, {
+        "uncertainty": "NOT_YET", "uncertainty_why": ["267 of 400 effective draws"],
+        "seconds_to_score": 9.52, "seconds": 120.0, "rhat": 1.004, "rhat_parameters": 1.02,
+        "ess_bulk": 267.0, "ess_tail": 310.0, "ess_per_second": 2.2, "divergences": 0}),
+    "SVI low_rank": (False, "variational", 0.15, {
+        "score": "WRONG", "score_why": ["converged 0.150 nats per row behind the best"],
+        "uncertainty": "WRONG", "uncertainty_why": ["Pareto k̂ 1.31"], "pareto_k": 1.31}),
+    "MAP": (False, "point", 0.03, {
+        "score": "NOT_YET", "score_why": ["about 0.02 nats per row left to gain"],
+        "seconds": 120.0}),
 }  # fmt: skip
 
 
@@ -93,27 +97,40 @@ def made(model="latent_trait", methods=METHODS, *, rows=40, known=True):
     rng = np.random.default_rng(1)
     truth, sizes, shape = PROGRAMS.get(model, ({"slope": np.arange(3.0)}, {}, None))
     width = 4 if model == "mixed_trait" else 6
-    held_out = {x: rng.normal(-4 - 0.3 * i, 1, 30) for i, x in enumerate(methods)}
-    clock = np.geomspace(0.02, 5.0, 8)
-    numbers, paths, reliability = {}, {}, {}
-    for name, (bespoke, kind, more) in methods.items():
+    common, clock = rng.normal(-4, 1, 30), np.geomspace(0.02, 5.0, 8)
+    held_out, numbers, paths, reliability = {}, {}, {}, {}
+    for place, (name, (bespoke, kind, behind, more)) in enumerate(methods.items()):
+        held_out[name] = common - behind
         score = float(held_out[name].mean())
-        paths[name] = (score - np.geomspace(2.0, 1e-5, 8), clock * rng.uniform(0.5, 2))
         numbers[name] = {
             "status": "done", "bespoke": bespoke, "kind": kind, "reason": "all steps were run",
+            "objective": "likelihood", "prediction": "plug-in",
             "compile_seconds": 1.25, "seconds": float(clock[-1]), "held_out": score,
             "held_out_error": 0.181, "recovery": 0.97, "calibration_error": 0.031,
-            "calibration_expected": 0.028, **more,
+            "calibration_expected": 0.028, "best": place == 0, "behind": behind,
+            "behind_error": 0.001 * (place > 0), "behind_upper": behind + 0.002 * (place > 0),
+            "score": "ARRIVED", "score_why": [], "uncertainty": "NONE", "uncertainty_why": [],
+            "seconds_to_score": None, "seconds_to_uncertainty": None,
+            "data_sets": 5, "arrived_on": 5, **more,
         }  # fmt: skip
+        seconds = clock * numbers[name]["seconds"] / clock[-1]
+        paths[name] = (score - np.geomspace(2.0, 1e-5, 8), seconds)
         said = np.linspace(0.05, 0.95, 6)
         reliability[name] = {"said": said, "seen": said**1.1, "error": 0.031, "expected": 0.028}
-    settle(numbers, held_out, paths)
-    numbers["SVI flow"] = {"status": "failed", "reason": "failed after 3 s: <no> memory & time"}
+    numbers["SVI flow"] = {
+        "status": "failed", "reason": "failed after 3 s: <no> memory & time", "bespoke": False,
+        "score": "NONE", "uncertainty": "NONE",
+    }  # fmt: skip
+    numbers["DiscreteGibbs"] = {
+        "status": "out of budget", "reason": "no draw after 120 s of warm-up", "bespoke": False,
+        "score": "NOT_YET", "uncertainty": "NOT_YET", "seconds": 120.0,
+    }  # fmt: skip
     values = rng.integers(0, 2, (rows, width)).astype(np.float32)
     mask = rng.random((rows, width)) < 0.9
     about = {
         "num_data": rows + 10, "num_train": rows, "num_features": width, "missing": 0.1,
-        "likelihood": "quadrature", "likelihood_exact": True, "budget": 5.0, "reference": "None.",
+        "likelihood": "quadrature", "likelihood_exact": True, "limit": 120.0, "mark": 0.01,
+        "replicates": 5, "fresh": True, "num_test": 30, "reference": "None.",
         "refused": {}, "interrupted": False, "sizes": {x: repr(v) for x, v in sizes.items()},
         "words": "made-up bits", "image_shape": shape, "seed": 0, "versions": {"numpy": "2"},
     }  # fmt: skip

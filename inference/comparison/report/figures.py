@@ -26,8 +26,7 @@ from ...files.figures import GREY, MANY, PALETTE, Axes, Figure, hinton, image_gr
 from ...files.map.figure import draw_lines, draw_map, label_lines
 from ...files.output import as_picture
 from ...methods.continuous.quadrature import QuadratureEM
-from ..checks import Standing
-from ..verdict import factor
+from ..checks import Mark
 
 if TYPE_CHECKING:
     from ..compare import Comparison
@@ -167,9 +166,12 @@ def general_pictures(comparison: Comparison) -> Iterator[Picture]:
         return
     where = ", on the first data set" if comparison.about.get("replicates", 1) > 1 else ""
     order = "Best first: " + ", ".join(done) + "."
-    yield picture("paths", draw_paths(comparison), where=where, order=order)
+    late = any(comparison.rows[x]["score"] == Mark.NOT_YET.name for x in done)
+    ended = " Where a line ends in an arrow, the limit of time ended it." if late else ""
+    facts = {"where": where, "order": order, "mark": comparison.about["mark"], "ended": ended}
+    yield picture("paths", draw_paths(comparison), **facts)
     if len(done) > 1:
-        yield picture("differences", draw_differences(comparison), order=order)
+        yield picture("differences", draw_differences(comparison), **facts)
     shown = [x for x in done if x in comparison.reliability]
     if shown:
         errors = ", ".join(f"{x} {comparison.reliability[x]['error']:.3f}" for x in shown)
@@ -191,15 +193,16 @@ def general_pictures(comparison: Comparison) -> Iterator[Picture]:
 def draw_paths(comparison: Comparison) -> Figure:
     done, style = ranked(comparison), styles(comparison)
     ends = {x: comparison.paths[x][0][-1] for x in done}
-    # From the best of those whose checks pass, as the headline has it.
     best = next((ends[x] for x in done if comparison.rows[x]["best"]), max(ends.values()))
     figure, axes = panel(4.2, "seconds, compilation left out", "nats per row behind the best")
-    axes.axhline(0.01, color=INK, linewidth=0.8, linestyle=":")
+    axes.axhline(comparison.about["mark"], color=INK, linewidth=0.8, linestyle=":")
     for name in done:
         score, clock = comparison.paths[name]
         gap = np.where(np.isfinite(score), np.maximum(best - score, LEAST), np.nan)
         seconds = np.maximum(clock, 1e-3)
         axes.loglog(seconds, gap, label=name, markersize=4, linewidth=1.4, **style[name])
+        if comparison.rows[name]["score"] == Mark.NOT_YET.name:
+            axes.plot(seconds[-1], gap[-1], ">", color=style[name]["color"], markersize=10)
     low, high = axes.get_ylim()
     axes.set_ylim(min(low, LEAST / 1.5), max(high, 0.03))
     # Where all ends come within a second, ticks would have no short names.
@@ -213,11 +216,12 @@ def draw_paths(comparison: Comparison) -> Figure:
 def draw_differences(comparison: Comparison) -> Figure:
     done, style = ranked(comparison), styles(comparison)
     figure, axes = panel(1.2 + 0.32 * len(done), "nats per row behind the best")
-    axes.axvline(0.0, color=INK, linewidth=0.8, linestyle=":")
+    axes.axvline(0.0, color=INK, linewidth=0.8)
+    axes.axvline(comparison.about["mark"], color=INK, linewidth=0.8, linestyle=":")
     for place, name in enumerate(done):
         row, colour = comparison.rows[name], style[name]["color"]
         axes.errorbar(
-            row["behind"], place, xerr=factor(row.get("data_sets", 1)) * row["behind_error"],
+            row["behind"], place, xerr=row["behind_upper"] - row["behind"],
             color=colour, fmt=style[name]["marker"], markersize=7, linewidth=1.6,
             markerfacecolor=colour if row["bespoke"] else "none",
         )  # fmt: skip
@@ -312,16 +316,12 @@ def model_pictures(comparison: Comparison) -> Iterator[Picture]:
 def chiefs(comparison: Comparison) -> list[str]:
     """The best bespoke and the best generic method, the better first.
 
-    One that is not to be trusted gives way to the next of its side that is as good.
+    Of a side one whose score has arrived comes first, then one that may arrive yet.
     """
-    done = ranked(comparison)
+    done, rows, order = ranked(comparison), comparison.rows, [x.name for x in Mark]
     sides: dict[bool, str] = {}
-    passes, fails = Standing.PASSES.name, Standing.FAILS.name
-    for wanted in (lambda r: r["standing"] == passes, lambda r: r["standing"] != fails, None):
-        for name in done:
-            row = comparison.rows[name]
-            if wanted is None or (row["as_good"] and wanted(row)):
-                sides.setdefault(row["bespoke"], name)
+    for name in sorted(done, key=lambda x: order.index(rows[x]["score"])):
+        sides.setdefault(rows[name]["bespoke"], name)
     return sorted(sides.values(), key=done.index)
 
 

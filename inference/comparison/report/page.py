@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from ...files.figures import house_style
-from ..checks import CLOSE, Standing, doubts, in_words
+from ...files.output import in_seconds
+from ..checks import CLOSE, Mark
 from ..verdict import RULES
 from .figures import INK, as_svg, general_pictures, model_pictures, words
 
@@ -32,24 +33,36 @@ def render(comparison: Comparison) -> bytes:
     )
     page.filters |= {"linked": linked, "anchor": anchor, "row": _anchor}
     rows, about = comparison.rows, comparison.about
-    done = sorted((x for x in rows if "behind" in rows[x]), key=lambda x: rows[x]["behind"])
-    shown = [c for c in words()["columns"] if any(rows[x].get(c) is not None for x in done)]
+    done = sorted((x for x in rows if "behind" in rows[x]), key=lambda x: _order(rows[x]))
+    entries = {c for x in done for c in rows[x] if rows[x][c] is not None}
+    left = "held_out" if "excess" in entries else "excess"
+    shown = [c for c in words()["columns"] if c != left]
+    folded = [c for c in words()["numbers"] if c in entries - set(shown)]
     text = page.get_template("page.html.jinja").render(
         comparison=comparison,
         question=words()["question"],
         about=_about(comparison),
         columns=[words()["columns"][c] for c in shown],
         rows={name: _row(rows[name], shown) for name in done},
-        left_out={x: row["reason"] for x, row in rows.items() if "behind" not in row},
+        left_out={x: _row(row, shown[:2]) for x, row in rows.items() if "behind" not in row},
+        numbers=[words()["numbers"][c] for c in folded],
+        folded={name: _row(rows[name], folded) for name in done},
         figures=figures(comparison),
         rules=_rules(),
         glossary=glossary(),
         settings={
-            "seed": about.get("seed"), "seconds for each method": about["budget"],
+            "seed": about.get("seed"), "most seconds for each method": about["limit"],
             **about.get("versions", {}), **about["sizes"],
         },
     )  # fmt: skip
     return text.encode()
+
+
+def _order(row: dict[str, Any]) -> tuple[float, float]:
+    """Sorts methods as the headline names them: by when their score arrived, then by how far they
+    are behind."""
+    seconds = row["seconds_to_score"]
+    return float("inf") if seconds is None else seconds, row["behind"]
 
 
 def linked(text: str, names: Sequence[str] = ()) -> Markup:
@@ -87,12 +100,14 @@ def _about(comparison: Comparison) -> str:
     judged_by = "the rest held out"
     if about.get("fresh"):
         judged_by = f"judged by {about['num_test']} fresh rows of what made them"
+    near = f" Near the best is within {about['mark']:.2g} nats: these rows tell no less apart."
     stopped = " The comparison was interrupted: methods are missing."
     return (
         f"Data: {about.get('words', 'a table')}; {about['num_data']} rows of "
         f"{about['num_features']} columns{missing}; {about['num_train']} rows to learn from, "
         f"{judged_by}. Likelihood of a row: {about['likelihood']}, the same for all methods. "
-        f"{about['reference']}{stopped if about['interrupted'] else ''}"
+        f"{about['reference']}{near if about['mark'] > CLOSE else ''}"
+        f"{stopped if about['interrupted'] else ''}"
     )
 
 
@@ -101,31 +116,39 @@ def _anchor(name: str) -> str:
 
 
 def _row(row: dict[str, Any], shown: list[str]) -> dict[str, Any]:
-    """What the table shows of a method."""
-    stands = Standing[row["standing"]]
+    """What a table shows of a method."""
     # Whose method it is, what it finds, and whether its predictions average over that.
-    kind = ("bespoke" if row["bespoke"] else "generic", row.get("objective"), row.get("prediction"))
+    side = {True: "bespoke", False: "generic"}.get(row.get("bespoke"))
+    kind = (side, row.get("objective"), row.get("prediction"))
     return {
-        "best": row["best"],
+        "best": row.get("best", False),
         "kind": ", ".join(x for x in kind if x),
-        "mark": words()["marks"][stands.name],
-        "why": "; ".join(doubts(row)) or in_words(row, stands),
+        "reason": row["reason"],
         "cells": [_cell(row, column) for column in shown],
     }
 
 
 def _cell(row: dict[str, Any], column: str) -> dict[str, Any] | None:
-    value, form = row.get(column), words()["columns"][column][1]
+    """Text of a cell, what stands below it, and its exact value or what kind of cell it is."""
+    value, (_, form, _) = row.get(column), {**words()["numbers"], **words()["columns"]}[column]
+    # Where the limit ended a method, it needs longer than all that it ran.
+    late = form == "seconds" and row.get(column.removeprefix("seconds_to_")) == Mark.NOT_YET.name
+    value = row.get("seconds") if late else value
     if value is None:
         return None
+    if form == "mark":
+        return {"text": words()["marks"][value], "beside": row.get(f"{column}_why")}
     if form == "gigabytes":
         value, form = value / 1e9, "{:.2f}"
-    if form == "seconds":
-        form = "{:.2g}" if value < 10 else "{:.0f}"
-    text = re.sub(r"^-(0\.?0*%?)$", r"\1", form.format(value))  # no zero is negative
+    text = "> " * late + in_seconds(value) if form == "seconds" else form.format(value)
+    text = re.sub(r"^-(0\.?0*%?)$", r"\1", text)  # no zero is negative
     beside, error = [], row.get(f"{column}_error")
-    if error is not None:
+    if column == "behind":
+        beside.append("the best" if row["best"] else f"≤ {form.format(row['behind_upper'])}")
+    elif error is not None:
         beside.append(f"± {form.format(error)}")
+    if column == "data_sets":
+        text = f"{row['arrived_on']} of {text}"
     if column == "calibration_error" and "calibration_expected" in row:
         beside.append(f"({form.format(row['calibration_expected'])})")
     if column == "starts_near":
@@ -136,8 +159,8 @@ def _cell(row: dict[str, Any], column: str) -> dict[str, Any] | None:
 def _rules() -> list[tuple[str, str]]:
     """Terms of the rules and what they mean; what is indented goes on with the term above.
 
-    >>> _rules()[-1][0]
-    'not finished'
+    >>> all(meaning for _, meaning in _rules())
+    True
     """
     entries = re.findall(r"^(\S.*?)  +(.*(?:\n .*)*)", RULES, flags=re.MULTILINE)
     return [(term, " ".join(meaning.split())) for term, meaning in entries]
