@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import platform
 import shlex
 import shutil
 from collections.abc import Callable
@@ -20,7 +21,15 @@ from ..comparison.side_by_side import Workers
 from ..comparison.verdict import lines, summary
 from ..files.catalogue import find_program
 from ..files.option import SEED, Option, add, settled
-from ..files.output import as_json, check_folder, read_json, versions, write_whole
+from ..files.output import (
+    append_row,
+    as_json,
+    check_folder,
+    check_output,
+    read_json,
+    versions,
+    write_whole,
+)
 from ..reading.anatomy import inspect
 from .options import Given, add_options, open_given, tell
 from .progress import say, stage
@@ -63,6 +72,11 @@ OPTIONS = {
         metavar="N", least=1,
     ),
     "out": Option(str, "by default compare_MODEL", metavar="DIR"),
+    "results": Option(
+        str, "add a row to a table of results: a JSON object on a line, with the times of every "
+        "method, versions, machine and command",
+        metavar="FILE.jsonl",
+    ),
     "json": Option(False, "print the numbers as JSON"),
     "seed": SEED,
 }  # fmt: skip
@@ -91,6 +105,9 @@ def main(namespace: argparse.Namespace) -> int:
     if namespace.example is not None and namespace.data is not None:
         raise InputError("--example is a table of ours, --data one of yours: choose one")
     folder = check_folder("--out", namespace.out or f"compare_{namespace.model.replace(':', '_')}")
+    results = namespace.results = check_output("--results", namespace.results, (".jsonl",))
+    if results is not None and results.exists() and not os.access(results, os.W_OK):
+        raise InputError(f"--results {results}: cannot be written (Permission denied)")
     find_program(namespace.model)
     pool = _processes(namespace)
     try:
@@ -116,7 +133,7 @@ def _continued(namespace: argparse.Namespace) -> tuple[argparse.Namespace, tuple
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     before = vars(parser.parse_args(shlex.split(about["command"])[1:]))
-    now = {x: getattr(namespace, x) for x in ("limit", "jobs", "json", "continue")}
+    now = {x: getattr(namespace, x) for x in ("limit", "jobs", "json", "continue", "results")}
     asked = {**before, **now, "out": str(folder), "argv": shlex.split(about["command"])}
     return settled(OPTIONS, argparse.Namespace(**asked)), load_parts(folder / PARTS)
 
@@ -195,6 +212,10 @@ def _compare(
         context, seed=namespace.seed, versions=versions(), command=shlex.join(namespace.argv)
     )
     comparison.table["columns"] = np.array(given.table.columns, dtype=str)
+    start: list[str] = []
+    if namespace.data is not None and not comparison.about["stopped"]:
+        recommended = comparison.about["recommended"] = _recommended(namespace, given, comparison)
+        start = [*recommended["lines"], *recommended["reasons"], ""]
     try:
         folder.mkdir(exist_ok=True)
         missing = _write(comparison, kept, given, kwargs, folder, earlier)
@@ -203,9 +224,11 @@ def _compare(
         write_whole(folder / "manifest.json", as_json(summary(comparison)), "--out")
     finally:  # shown also where the disk is full
         shown = as_json(summary(comparison)).decode()[:-1]
-        print(shown if namespace.json else "\n".join(lines(comparison)))
+        print(shown if namespace.json else "\n".join([*start, *lines(comparison)]))
     if not namespace.json:
         print(f"\nreport    {missing or folder / 'report.html'}")
+    if namespace.results is not None and not comparison.about["stopped"]:
+        append_row(namespace.results, _results_row(comparison), "--results")
     return 130 if comparison.about["stopped"] else 0
 
 
@@ -218,6 +241,47 @@ def _keep_going(parts: list[Any], chains: list[dict[str, Any]], folder: Path) ->
         save_parts(parts, chains, folder)
     elif folder.is_dir():
         shutil.rmtree(folder)
+
+
+def _recommended(namespace: argparse.Namespace, given: Given, comparison: Any) -> dict[str, Any]:
+    """The whole table as `fit` fits it by default, in lines, and which method to take, and why."""
+    from ..comparison.judge import in_one_line
+    from ..comparison.recommend import advice
+    from . import fit
+
+    parser = argparse.ArgumentParser()
+    fit.add_arguments(parser)
+    options = parser.parse_args([given.name, f"--data={namespace.data}", "--out=fit.nc"])
+    options.seed, options.group, options.id = namespace.seed, namespace.group, namespace.id
+    try:
+        made = fit.fit_table(given, options)
+    except KeyboardInterrupt:
+        why = "interrupted"
+    except Exception as error:  # the comparison is shown all the same
+        why = in_one_line(error)
+    else:
+        reasons = advice(made.choice, comparison.rows)
+        return {"method": made.choice.method.name, "reasons": reasons, "lines": made.lines}
+    return {"method": "", "reasons": [], "lines": [f"no fit    {why}"]}
+
+
+def _results_row(comparison: Any) -> dict[str, Any]:
+    """What a table of results keeps of a comparison."""
+    about = comparison.about
+    kept = ("score", "uncertainty", "seconds_to_score", "seconds_to_uncertainty", "seconds")
+    return {
+        "program": comparison.model, "example": about.get("example"),
+        "file": None if "example" in about else about["words"],
+        "rows": about["num_data"], "columns": about["num_features"], "seed": about["seed"],
+        "data_sets": about["replicates"],
+        "methods": {x: {k: row.get(k) for k in kept} for x, row in comparison.rows.items()},
+        "limit": about["limit"], "mark": about["mark"], "versions": about["versions"],
+        "machine": {
+            "processor": platform.processor() or platform.machine(), "cores": os.cpu_count(),
+            "backend": jax.default_backend(),
+        },
+        "command": about["command"],
+    }  # fmt: skip
 
 
 def _write(

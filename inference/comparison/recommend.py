@@ -16,8 +16,10 @@ import numpyro.distributions as dist
 from latentbits.models.data import InputError, Table
 
 from ..files.catalogue import find_method
+from ..files.output import in_seconds
 from ..methods.continuous.quadrature import few_rows
 from ..reading.anatomy import Anatomy
+from .checks import Mark, Row
 from .contenders import Contender, contenders
 
 MOST, MOST_BITS = 1e9, 12
@@ -85,6 +87,39 @@ def recommend(
             reasons.append("priors are used: answers alone hardly determine how often items are "
                            "guessed (--option prior=False: maximum likelihood)")  # fmt: skip
     return Recommendation(admitted[chosen], settings, kwargs, tuple(reasons))
+
+
+def advice(choice: Recommendation, rows: dict[str, Row]) -> list[str]:
+    """Which method to take for estimates and for draws, by what a comparison on the table found.
+
+    The recommended one stands unless its score has not arrived and that of another has.
+    """
+    prior = f"{choice.method.name} MAP"
+    method = prior if choice.settings.get("prior") and prior in rows else choice.method.name
+
+    def arrived(mark: str) -> dict[str, str]:
+        """When methods, the score of all of which has arrived, were at a mark, the first first."""
+        some = [x for x, r in rows.items() if {r["score"], r[mark]} == {Mark.ARRIVED.name}]
+        times = {x: rows[x][f"seconds_to_{mark}"] for x in some}
+        return {x: f"after {in_seconds(times[x])}" for x in sorted(some, key=lambda x: times[x])}
+
+    near, trusted = arrived("score"), arrived("uncertainty")
+    first = next(iter(near), method)
+    take = method if method in near or method not in rows else first
+    words = [f"Take {take} for estimates, as `fit` does: no score of it has arrived here."]
+    if take in near:
+        order = "first, " if take == first else ""
+        words = [f"Take {take} for estimates: its score arrived {order}{near[take]}."]
+    if take != method:
+        why = "; ".join(rows[method].get("score_why") or [rows[method]["reason"]])
+        words.append(f"That of {method}, which `fit` takes without --method, has not: {why}.")
+    late = [x for x in rows if rows[x]["uncertainty"] == Mark.NOT_YET.name]
+    if trusted:
+        name, when = next(iter(trusted.items()))
+        words.append(f"Take {name} for draws from the posterior: its intervals arrived {when}.")
+    elif late:
+        words.append(f"Draws from the posterior need a longer --limit: {', '.join(late)} not yet.")
+    return [*words, *choice.reasons]
 
 
 def preferred(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..files.output import align, in_seconds
 from . import checks
 from .checks import DISTANCE, REMARKS, SCORE, Mark, Row, Rows, allowance, mark, uncertainty, wrong
 from .judge import arrival
@@ -137,17 +138,17 @@ def headline(rows: Rows, about: dict[str, Any] | None = None) -> str:
     late = [x for x, r in rows.items() if r.get("score") == Mark.NOT_YET.name]
     if lead is None:
         limit = max((rows[x].get("seconds") or 0.0 for x in late), default=0.0)
-        return f"No score arrived within {_seconds(limit)}." if late else "No score arrived."
-    words = f"{lead} first, {_seconds(rows[lead]['seconds_to_score'])}"
+        return f"No score arrived within {in_seconds(limit)}." if late else "No score arrived."
+    words = f"{lead} first, {in_seconds(rows[lead]['seconds_to_score'])}"
     others = [x for x in late if rows[x].get("bespoke") != rows[lead]["bespoke"]]
     if other is not None:
         times = f"{_times(ratio(rows, about))} times as long"
-        words += f"; {other} as near after {_seconds(rows[other]['seconds_to_score'])}, {times}"
+        words += f"; {other} as near after {in_seconds(rows[other]['seconds_to_score'])}, {times}"
     elif others:
         longest = max(others, key=lambda x: rows[x].get("seconds") or 0.0)
         limit = rows[longest].get("seconds") or 0.0
         least = limit / max(rows[lead]["seconds_to_score"], 1e-9)
-        words += f"; {longest} not yet after {_seconds(limit)}, more than {_times([least])} times"
+        words += f"; {longest} not yet after {in_seconds(limit)}, more than {_times([least])} times"
     else:
         side = not rows[lead]["bespoke"]
         ran = any("behind" in r and r["bespoke"] == side for r in rows.values())
@@ -155,7 +156,7 @@ def headline(rows: Rows, about: dict[str, Any] | None = None) -> str:
     intervals = _arrived(rows, "uncertainty")
     if intervals:
         name, seconds = next(iter(intervals.items()))
-        return f"{words}; for intervals {name} needs {_seconds(seconds)}."
+        return f"{words}; for intervals {name} needs {in_seconds(seconds)}."
     waiting = any(r.get("uncertainty") == Mark.NOT_YET.name for r in rows.values())
     return f"{words}; no intervals{' yet' if waiting else ''}."
 
@@ -183,16 +184,18 @@ def _clauses(row: Row) -> list[str]:
     near = f"{row['behind']:.3f} nats per row behind the best, at most {row['behind_upper']:.3f}"
     near = "the best score" if row["best"] else near
     if row["score"] == Mark.ARRIVED.name:
-        clauses = [f"{near}; there after {_seconds(row['seconds_to_score'])}"]
+        clauses = [f"{near}; there after {in_seconds(row['seconds_to_score'])}"]
     elif row["score"] == Mark.NOT_YET.name:
-        clauses = [f"not yet after {_seconds(row['seconds'])}: {', '.join(row['score_why'])}"]
+        clauses = [f"not yet after {in_seconds(row['seconds'])}: {', '.join(row['score_why'])}"]
     else:
         clauses = [", ".join(row["score_why"])]
     missing = ", ".join(row["uncertainty_why"])
     if row["uncertainty"] == Mark.ARRIVED.name:
-        clauses.append(f"intervals after {_seconds(row['seconds_to_uncertainty'])}")
+        clauses.append(f"intervals after {in_seconds(row['seconds_to_uncertainty'])}")
     elif row["uncertainty"] == Mark.NOT_YET.name:
-        clauses.append(f"no intervals yet after {_seconds(row['seconds'])}: {missing}{_more(row)}")
+        clauses.append(
+            f"no intervals yet after {in_seconds(row['seconds'])}: {missing}{_more(row)}"
+        )
     elif row["uncertainty"] == Mark.WRONG.name:
         clauses.append(f"its intervals are not to be trusted: {missing}")
     sets, on = row.get("data_sets", 1), row.get("arrived_on", 1)
@@ -206,7 +209,7 @@ def _more(row: Row) -> str:
     draws = min(row.get("ess_bulk") or 0.0, row.get("ess_tail") or 0.0)
     if not 0.0 < draws < checks.ESS:
         return ""
-    return f", about {_seconds(row['seconds'] * (checks.ESS / draws - 1.0))} more"
+    return f", about {in_seconds(row['seconds'] * (checks.ESS / draws - 1.0))} more"
 
 
 def certainty(about: dict[str, Any]) -> str:
@@ -224,10 +227,6 @@ def certainty(about: dict[str, Any]) -> str:
     if wide > checks.CLOSE:
         rows = f" The rows that judge cannot tell less than {wide:.2g} nats per row: this is near."
     return f"Processor seconds, compiling apart{most}; {over}.{rows}"
-
-
-def _seconds(value: float) -> str:
-    return f"{value:.2g} s" if value < 10 else f"{value:.0f} s"
 
 
 def summary(comparison: Comparison) -> dict[str, Any]:
@@ -266,7 +265,5 @@ def cells(comparison: Comparison) -> list[list[str]]:
 
 def lines(comparison: Comparison) -> list[str]:
     """The table, then the verdict."""
-    from ..files.output import align
-
     said = (f"  {words}" for _, words in comparison.verdict)
     return [*align(cells(comparison)), "", comparison.headline, comparison.certainty, *said]
