@@ -1,7 +1,6 @@
 """Beside its report `compare` gives a table of one's own its fit, and a table of results a row."""
 
 import json
-import shlex
 import sys
 from types import SimpleNamespace
 
@@ -117,9 +116,7 @@ def test_an_example_is_not_fitted(tmp_path, capsys):
     }  # fmt: skip
 
 
-def test_a_row_says_what_ran_where_and_how_it_was_typed(monkeypatch):
-    typed = ["compare", "latent_trait", "--data", "my table.csv"]
-    monkeypatch.setattr(sys, "argv", ["latentbits", *typed])
+def test_a_row_says_what_ran_where_and_how_it_was_typed():
     row = command._results_row(made())
     assert (row["rows"], row["columns"], row["seed"], row["data_sets"]) == (50, 6, 0, 5)
     assert row["file"] == "made-up bits" and row["limit"] == 120.0 and row["mark"] == 0.01
@@ -129,7 +126,7 @@ def test_a_row_says_what_ran_where_and_how_it_was_typed(monkeypatch):
     }  # fmt: skip
     assert row["methods"]["SVI flow"]["score"] == "NONE"
     assert row["machine"]["cores"] >= 1 and row["machine"]["backend"] == "cpu"
-    assert row["versions"] and shlex.split(row["command"]) == typed
+    assert row["versions"] and row["command"].startswith("compare latent_trait --data")
 
 
 def test_rows_are_added_below_each_other(tmp_path):

@@ -111,7 +111,7 @@ def made(model="latent_trait", methods=METHODS, *, rows=40, known=True):
             "behind_error": 0.001 * (place > 0), "behind_upper": behind + 0.002 * (place > 0),
             "score": "ARRIVED", "score_why": [], "uncertainty": "NONE", "uncertainty_why": [],
             "seconds_to_score": None, "seconds_to_uncertainty": None,
-            "data_sets": 5, "arrived_on": 5, **more,
+            "data_sets": 5, "arrived_on": 5, "remarks": [], **more,
         }  # fmt: skip
         seconds = clock * numbers[name]["seconds"] / clock[-1]
         paths[name] = (score - np.geomspace(2.0, 1e-5, 8), seconds)
@@ -133,6 +133,7 @@ def made(model="latent_trait", methods=METHODS, *, rows=40, known=True):
         "replicates": 5, "fresh": True, "num_test": 30, "reference": "None.",
         "refused": {}, "interrupted": False, "sizes": {x: repr(v) for x, v in sizes.items()},
         "words": "made-up bits", "image_shape": shape, "seed": 0, "versions": {"numpy": "2"},
+        "command": "compare latent_trait --data 'my table.csv'",
     }  # fmt: skip
     near = {x: {s: v + rng.normal(0, 0.05, np.shape(v)) ** 2 for s, v in truth.items()}
             for x in methods}  # fmt: skip

@@ -26,7 +26,7 @@ from ...files.figures import GREY, MANY, PALETTE, Axes, Figure, hinton, image_gr
 from ...files.map.figure import draw_lines, draw_map, label_lines
 from ...files.output import as_picture
 from ...methods.continuous.quadrature import QuadratureEM
-from ..checks import Mark
+from ..checks import CLOSE, Mark
 
 if TYPE_CHECKING:
     from ..compare import Comparison
@@ -217,7 +217,7 @@ def draw_differences(comparison: Comparison) -> Figure:
     done, style = ranked(comparison), styles(comparison)
     figure, axes = panel(1.2 + 0.32 * len(done), "nats per row behind the best")
     axes.axvline(0.0, color=INK, linewidth=0.8)
-    axes.axvline(comparison.about["mark"], color=INK, linewidth=0.8, linestyle=":")
+    axes.axvline(CLOSE, color=INK, linewidth=0.8, linestyle=":")
     for place, name in enumerate(done):
         row, colour = comparison.rows[name], style[name]["color"]
         axes.errorbar(

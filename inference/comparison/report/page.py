@@ -100,14 +100,12 @@ def _about(comparison: Comparison) -> str:
     judged_by = "the rest held out"
     if about.get("fresh"):
         judged_by = f"judged by {about['num_test']} fresh rows of what made them"
-    near = f" Near the best is within {about['mark']:.2g} nats: these rows tell no less apart."
     stopped = " The comparison was interrupted: methods are missing."
     return (
         f"Data: {about.get('words', 'a table')}; {about['num_data']} rows of "
         f"{about['num_features']} columns{missing}; {about['num_train']} rows to learn from, "
         f"{judged_by}. Likelihood of a row: {about['likelihood']}, the same for all methods. "
-        f"{about['reference']}{near if about['mark'] > CLOSE else ''}"
-        f"{stopped if about['interrupted'] else ''}"
+        f"{about['reference']}{stopped if about['interrupted'] else ''}"
     )
 
 
