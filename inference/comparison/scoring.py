@@ -24,6 +24,7 @@ from ..methods.continuous.rules import default_nodes
 from ..reading.anatomy import Anatomy, inspect
 from ..rows.chunks import Rows
 from ..types import Arguments
+from .checks import FINE
 from .diagnostics import mcse
 
 BITS = {"BernoulliLogits", "BernoulliProbs", "NoisyOr", "ClippedNormal"}
@@ -48,9 +49,9 @@ MOST_TRAIN, LEAST_TRAIN = 100_000, 200
 """The same of training rows beside these where a row needs quadrature, and the fewest draws."""
 MOST_OWN = 1000
 """Draws that the rows of a table without fresh ones are scored by where a row needs quadrature."""
-FRESH_EXACT, FRESH_INEXACT = 20_000, 4000
+FRESH_EXACT, FRESH_INEXACT = 20_000, 2000
 """Fresh rows that contenders are judged by, where the program that made the data is known: enough
-to tell 0.005 nats per row from nothing between methods that differ by 0.15 in a row."""
+to tell 0.005 nats per row from nothing between methods that differ by 0.1 in a row."""
 MOST_ROWS = 200
 """Rows whose own Monte-Carlo error is computed."""
 
@@ -266,15 +267,22 @@ def spacing(judges: Judges, chains: int, count: int) -> tuple[int, int]:
 
 
 def score(judges: Judges, draws: Draws) -> Scores:
-    """All rows under the draws, a block of draws at a time."""
+    """All rows under the draws, a block of draws at a time.
+
+    Fresh rows under more of the draws until the mean is known to `FINE`, or under all.
+    """
     step, test_step = spacing(judges, *next(iter(draws.params.values())).shape[:2])
     values, squares = judges.table(every(draws.params, step))
     train, test = np.split(values, [judges.num_train], axis=-1)
     squares = squares[judges.num_train :]
-    if judges.fresh:
-        test, squares = judges.test(every(draws.params, test_step))
-    error = float(np.sqrt(squares.sum())) / test.shape[-1]
-    return Scores(step, train, test_step, test.astype(np.float64), error)
+    while True:
+        if judges.fresh:
+            test, squares = judges.test(every(draws.params, test_step))
+        error = float(np.sqrt(squares.sum())) / test.shape[-1]
+        scores = Scores(step, train, test_step, test.astype(np.float64), error)
+        if not judges.fresh or test_step == 1 or scores.mean_error() <= FINE:
+            return scores
+        test_step = -(-test_step // 2)
 
 
 def every(values: dict[str, Any], step: int) -> dict[str, np.ndarray]:
