@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from latentbits.models.data import InputError
 from survey_truths import GROWTHS, Growth
 
-from inference.comparison.checks import Standing, Status, standing
+from inference.comparison.checks import SCORE, Status, wrong
 from inference.comparison.compare import compare
 from inference.comparison.contenders import chosen
 from inference.comparison.judge import Judged, no_row
@@ -178,8 +178,8 @@ def run_cell(
         return known
     try:
         compare(
-            model, values, missing, truth=truth.params, budget=settings.budget,
-            limit=settings.memory, fresh=partial(draw_rows, program, truth, 2 * settings.seed + 2),
+            model, values, missing, truth=truth.params, limit=settings.budget,
+            memory=settings.memory, fresh=partial(draw_rows, program, truth, 2 * settings.seed + 2),
             rng_key=random.key(settings.seed), name=program, num_fresh=NUM_FRESH, on_result=done,
             keep=judged, **truth.sizes,
         )  # fmt: skip
@@ -200,7 +200,7 @@ def _kept(row: dict[str, Any], judged: Judged | None) -> dict[str, Any]:
     true = row["excess"] + row["held_out"]  # the mean over rows of the truth's own score
     return {
         **numbers,
-        "checks": standing(row).name.lower(),
+        "checks": "; ".join(wrong(row, SCORE).values()),
         "path": (true - path).tolist(),
         "clock": np.asarray(judged.clock).tolist(),
     }
@@ -230,7 +230,7 @@ class Place(NamedTuple):
 
     @property
     def doubted(self) -> bool:
-        return Standing[self.row.get("checks", "unchecked").upper()].doubted
+        return bool(self.row.get("checks"))
 
 
 def target_of(known: dict[str, Any], within: float) -> float:

@@ -12,7 +12,7 @@ from jax import random
 from latentbits.models.data import InputError
 
 from inference.comparison.compare import Comparison, compare
-from inference.comparison.replicates import repeat
+from inference.comparison.replicates import combine, repeat
 from inference.comparison.verdict import TIE, first, summary
 from inference.files.cards import CARDS, example, known_of
 from inference.files.output import read_json
@@ -70,13 +70,13 @@ def winner(namespace: argparse.Namespace) -> Outcome:
     old = _sets(about["parts"], winning, best)
     parts: list[dict] = []
     number = 1000 * about["seed"] + len(about["parts"])
-    which, budget = about["example"], about["budget"]
+    which, budget = about["example"], about["limit"]
     noise = _noise(namespace, name, which, winning, budget, number)
     numbers: dict[str, Any] = {}
     while not numbers.get("decides") and len(parts) < MOST * namespace.data_sets:
         some = _compared(namespace, name, which, wanted, budget, number + len(parts))
         row = some.rows[winning]
-        if row.get("seconds_to_best") is None:
+        if row.get("seconds_to_score") is None:
             raise InputError(f"{winning} does not come near the best again: {row['reason']}")
         parts += some.about["parts"]
         numbers = come_again(old, _sets(parts, winning, best), noise)
@@ -134,7 +134,7 @@ def _compared(
     """A comparison on several data sets of an example, from this number on."""
     on = partial(_on, namespace, name, which)
     one = lambda i, passing: on(passing or methods, budget, number, i)  # noqa: E731
-    return repeat(one, namespace.data_sets)
+    return combine(repeat(one, namespace.data_sets))
 
 
 def _on(
@@ -143,7 +143,7 @@ def _on(
 ) -> Comparison:  # fmt: skip
     made = example(name, which=which, number=number + i)
     return compare(
-        getattr(models, name), made.values, methods, budget=budget, replicate=i,
+        getattr(models, name), made.values, methods, limit=budget, replicate=i,
         rng_key=random.key(namespace.seed), **known_of(name, which, number + i), **made.sizes,
     )  # fmt: skip
 
@@ -151,7 +151,7 @@ def _on(
 def _sets(parts: list[dict[str, Any]], name: str, best: str) -> Sets:
     """A method on all data sets on which it ran, its time on those where it came near the best."""
     some = [part[name] for part in parts if name in part]
-    near = [part[name]["seconds_to_best"] for part in parts if name in part and best in part]
+    near = [part[name]["seconds_to_score"] for part in parts if name in part and best in part]
     errors = [x.get("excess_error") or 0.0 for x in some]
     return Sets(
         np.array([x["excess"] for x in some]), np.log([x for x in near if x is not None]),

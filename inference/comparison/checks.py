@@ -10,8 +10,8 @@ uncertainty   whether intervals can be taken from it. Of a sampler: R̂ of the l
               of the parameters after relabelling 1.05, at least 400 effective draws in bulk and
               tail, divergences in fewer than 0.1 % of the draws since the last adaptation, which
               is repeated once with shorter steps. Of a guide: Pareto k̂ ≤ min(1 − 1 / log10 S, 0.7)
-              for S draws (Vehtari et al. 2024), and two starts that agree. A point estimate claims
-              none
+              for S draws (Vehtari et al. 2024), two starts that agree, and a score that arrived:
+              k̂ says nothing of a mode where no draw is. A point estimate claims none
 best          the highest held-out score among those that fall short of the score in nothing but
               their distance
 not yet       the limit ended it: a censored time, "> 120 s". A divergence is no matter of time

@@ -74,6 +74,8 @@ def settle(rows: Rows, held_out: dict[str, np.ndarray], paths: dict) -> None:
         times = [arrival(near, clock), row.get("sound_from", 0.0)]
         arrived = mark(row, found) is Mark.ARRIVED and None not in times
         answer, missing = uncertainty(row)
+        if row["kind"] == "variational" and answer is Mark.ARRIVED and not arrived:
+            answer, missing = mark(row, found), ["its score has not arrived"]
         row |= {
             "score": mark(row, found).name, "score_why": list(found.values()),
             "seconds_to_score": max(times) if arrived else None,
@@ -245,15 +247,15 @@ def cells(comparison: Comparison) -> list[list[str]]:
     """The table, a row of headings first, then the methods that have a score, the best first."""
     rows = comparison.rows
     done = sorted((x for x in rows if "held_out" in rows[x]), key=lambda x: -rows[x]["held_out"])
-    shown = [c for c in COLUMNS if any(rows[x].get(c) is not None for x in done)]
+    late = {x: [c for c in COLUMNS if _censored(rows[x], c)] for x in done}
+    shown = [c for c in COLUMNS if any(rows[x].get(c) is not None or c in late[x] for x in done)]
     if "excess" in shown:  # of which the one behind the best is a difference
         shown.remove("behind")
     table = [["method", *(COLUMNS[c][0] for c in shown)]]
     for name in done:
         line = [name]
         for column in shown:
-            question = column.removeprefix("seconds_to_")
-            if question != column and rows[name].get(question) == Mark.NOT_YET.name:
+            if column in late[name]:
                 line.append(f"> {rows[name]['seconds']:.0f}")
                 continue
             numbers = [rows[name].get(x) for x in (column, f"{column}_error")]
@@ -261,6 +263,12 @@ def cells(comparison: Comparison) -> list[list[str]]:
             line.append(" ± ".join(format(x, form) for x in numbers if x is not None))
         table.append(line)
     return table
+
+
+def _censored(row: Row, column: str) -> bool:
+    """Whether a column is a time that the limit ended."""
+    question = column.removeprefix("seconds_to_")
+    return question != column and row.get(question) == Mark.NOT_YET.name
 
 
 def lines(comparison: Comparison) -> list[str]:

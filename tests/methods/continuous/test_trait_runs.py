@@ -22,7 +22,7 @@ from trait_examples import (
 )
 
 import inference
-from inference.comparison.checks import Standing, doubts, standing
+from inference.comparison.checks import REMARKS, wrong
 from inference.comparison.judge import information
 from inference.evaluation.standard_errors import standard_errors, undetermined
 from inference.files.cards import example
@@ -254,12 +254,10 @@ def test_nothing_is_said_of_what_is_not_determined():
     with pytest.warns(inference.UndeterminedWarning, match="1 direction is not determined"):
         errors = standard_errors(latent_trait, fit.params, data)
     assert all(np.isnan(x).all() for x in errors.values())
-    # Nor is such a fit trusted in a comparison, though all its starts end there.
+    # A comparison remarks it.
     field = SimpleNamespace(model=latent_trait, train_arguments=((data,), {}))
     facts = information(field, fit.params)
-    row = {"kind": "point", "starts": 4, "starts_near": 4}
-    assert standing(row) is Standing.PASSES and standing({**row, **facts}) is Standing.FAILS
-    assert doubts(facts) == ["1 direction is not determined by these data"]
+    assert [*wrong(facts, REMARKS).values()] == ["1 direction is not determined by these data"]
     with pytest.raises(ProgramError, match="too large"):
         undetermined(latent_trait, fit.params, (data,), {}, most_work=1e4)
 
