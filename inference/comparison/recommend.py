@@ -108,11 +108,11 @@ def advice(choice: Recommendation, rows: dict[str, Row]) -> list[str]:
     take = method if method in near or method not in rows else first
     words = [f"Take {take} for estimates, as `fit` does: no score of it has arrived here."]
     if take in near:
-        order = "first, " if take == first else ""
-        words = [f"Take {take} for estimates: its score arrived {order}{near[take]}."]
+        when = f"first, {near[take]}" if take == first else f"{near[take]}, {first} {near[first]}"
+        words = [f"Take {take} for estimates: none predicts clearly better. It was there {when}."]
     if take != method:
         why = "; ".join(rows[method].get("score_why") or [rows[method]["reason"]])
-        words.append(f"That of {method}, which `fit` takes without --method, has not: {why}.")
+        words.append(f"{method}, which `fit` takes by default, is not there: {why}.")
     late = [x for x in rows if rows[x]["uncertainty"] == Mark.NOT_YET.name]
     if trusted:
         name, when = next(iter(trusted.items()))

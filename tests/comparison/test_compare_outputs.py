@@ -36,13 +36,14 @@ def rows(**marks):
     ("found", "words"),
     [
         (rows(EM=("ARRIVED", "NONE", 0.2), NUTS=("ARRIVED", "ARRIVED", 9.0)),
-         ["Take EM for estimates: its score arrived first, after 0.2 s.",
+         ["Take EM for estimates: none predicts clearly better. It was there first, after 0.2 s.",
           "Take NUTS for draws from the posterior: its intervals arrived after 18 s."]),
         (rows(EM=("ARRIVED", "NONE", 3.0), MAP=("ARRIVED", "NONE", 1.0)),
-         ["Take EM for estimates: its score arrived after 3 s."]),
+         ["Take EM for estimates: none predicts clearly better. It was there after 3 s, "
+          "MAP after 1 s."]),
         (rows(EM=("WRONG", "NONE", 1.0), MAP=("ARRIVED", "NONE", 1.0)),
-         ["Take MAP for estimates: its score arrived first, after 1 s.",
-          "That of EM, which `fit` takes without --method, has not: 0.2 behind."]),
+         ["Take MAP for estimates: none predicts clearly better. It was there first, after 1 s.",
+          "EM, which `fit` takes by default, is not there: 0.2 behind."]),
         (rows(EM=("NOT_YET", "NONE", 1.0), NUTS=("NOT_YET", "NOT_YET", 1.0)),
          ["Take EM for estimates, as `fit` does: no score of it has arrived here.",
           "Draws from the posterior need a longer --limit: NUTS not yet."]),
@@ -58,7 +59,7 @@ def test_which_method_to_take_follows_from_the_marks(found, words):
 
 def test_a_fit_with_priors_is_judged_by_the_row_with_priors():
     found = rows(EM=("WRONG", "NONE", 1.0), EM_MAP=("ARRIVED", "NONE", 2.0))
-    assert advice(recommended(prior=True), found)[0].startswith("Take EM MAP for estimates: its")
+    assert advice(recommended(prior=True), found)[0].startswith("Take EM MAP for estimates: none")
     assert advice(recommended(prior=True), rows(EM=("ARRIVED", "NONE", 1.0)))[0].startswith(
         "Take EM "
     )
