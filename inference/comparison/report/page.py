@@ -116,7 +116,7 @@ def _anchor(name: str) -> str:
 def _row(row: dict[str, Any], shown: list[str]) -> dict[str, Any]:
     """What a table shows of a method."""
     # Whose method it is, what it finds, and whether its predictions average over that.
-    side = {True: "bespoke", False: "generic"}.get(row.get("bespoke"))
+    side = {True: "bespoke", False: "generic", None: ""}[row.get("bespoke")]
     kind = (side, row.get("objective"), row.get("prediction"))
     return {
         "best": row.get("best", False),
