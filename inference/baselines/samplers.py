@@ -40,6 +40,8 @@ SNAPSHOTS = 50
 FIRST_CHECK, GROWTH = 100, 1.25
 """Draws of each chain after which a run is first asked whether they are enough, and by how much
 more there are at each further time."""
+ROOM = 200.0
+"""Seconds that the length of a trajectory is chosen for where a run goes on until it is enough."""
 HIGH_ACCEPT = 0.95
 """Target acceptance after divergences: shorter steps."""
 MOST_DENSE = 300
@@ -245,6 +247,7 @@ def sample(
     ran = 0.0  # seconds of what was compiled already, which the budget counts
     keys_start, keys = jax.vmap(random.split, out_axes=1)(random.split(rng_key, num_chains))
     depth, warmed = pacing.MOST_DEPTH, 0
+    room = budget if until is None else ROOM  # the same chains whatever the limit
     device = one_device(args, kwargs)
     most = max(1, min(adaptation.num_warmup, num_samples) // SNAPSHOTS)
     made: list[Part] = []  # since the last adaptation
@@ -260,7 +263,7 @@ def sample(
             made = before if warmed == adaptation.num_warmup else []
     elif start is not None:
         places, gradient, ran = starts.climb(start, device, keys_start, budget, memory)
-        depth = pacing.depth_within(gradient, budget)
+        depth = pacing.depth_within(gradient, room)
         if first is not None and budget is not None:
             least = first(device, keys_start)
             if least > 0.5 * budget:
@@ -269,7 +272,7 @@ def sample(
                 )
     elif slope is not None and budget is not None:
         ran = starts.seconds_of_gradient(slope, device, keys_start)
-        depth = pacing.depth_within(ran, budget)
+        depth = pacing.depth_within(ran, room)
     timer = pacing.Budget(budget)
     compile_seconds = time.perf_counter() - began - (0.0 if stopped else ran)
     timer.began -= ran

@@ -2,10 +2,10 @@
 
 score         how well it predicts. Arrived: its distance from the best, row by row, is at most 0.01
               nats per row at the upper end of a 95 % interval, which counts the Monte-Carlo errors
-              of both; where the rows that judge leave more than 0.0025 open, it is at most twice
-              that error. A sampler's own error is at most 0.0025 then, R̂ of its log joint at most
-              1.05; of several starts two ended within 0.01 nats per row of the best; at most 0.01
-              are left to gain
+              of both; where the rows that judge leave more than 0.0025 open (the median of the
+              errors), it is at most twice that. A sampler's own error is at most 0.0025 then, R̂
+              of its log joint at most 1.05; of several starts two ended within 0.01 nats per row
+              of the best; at most 0.01 are left to gain
 uncertainty   whether intervals can be taken from it. Of a sampler: R̂ of the log joint at most 1.01,
               of the parameters after relabelling 1.05, at least 400 effective draws in bulk and
               tail, divergences in fewer than 0.1 % of the draws since the last adaptation, which
@@ -27,6 +27,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from ..evaluation.standard_errors import undetermined_words
 from ..numerics.annealed import good_k
@@ -102,7 +104,7 @@ SCORE: tuple[Check, ...] = (
 )  # fmt: skip
 DISTANCE: Check = (
     "behind", "{behind:.3f} ± {behind_error:.3f} nats per row behind the best",
-    lambda behind, row: not behind <= allowance(row["behind_error"]),
+    lambda behind, row: not behind <= row["allowance"],
 )  # fmt: skip
 UNCERTAINTY: dict[str, tuple[Check, ...]] = {
     "point": (),
@@ -133,13 +135,15 @@ REMARKS: tuple[Check, ...] = (
 )  # fmt: skip
 
 
-def allowance(error: float) -> float:
+def allowance(error: float, rows_error: float) -> float:
     """How far behind the best a score may be that is known to ± `error`.
 
-    >>> [round(allowance(x), 4) for x in (0.0, 0.001, 0.0025, 0.02)]
-    [0.01, 0.008, 0.005, 0.04]
+    :param rows_error: what the rows that judge leave open of the distance between two methods.
+
+    >>> [round(allowance(x, 0.002), 4) for x in (0.0, 0.001, 0.02)], allowance(0.02, 0.01)
+    ([0.01, 0.008, -0.03], 0.02)
     """
-    return max(CLOSE - 2 * error, 2 * error)
+    return max(CLOSE - 2 * error, 2 * rows_error if rows_error > FINE else -np.inf)
 
 
 def wrong(row: Row, checks: tuple[Check, ...]) -> dict[str, str]:

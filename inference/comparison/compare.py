@@ -218,7 +218,6 @@ def compare(
         standard = of_the_run(rows, held_out, standard)
     refer(rows, held_out, standard)
     how, exact = next((x.scored_by for x in judged.values()), known)
-    errors = [row["behind_error"] for row in rows.values() if row["score"] == Mark.ARRIVED.name]
     about = {
         "num_data": len(setup.values), "num_train": len(setup.train),
         "fresh": setup.fresh is not None,
@@ -226,7 +225,7 @@ def compare(
         "num_features": setup.values.shape[1],
         "missing": 0.0 if setup.mask is None else float(1 - np.mean(setup.mask)),
         "likelihood": how, "likelihood_exact": exact, "limit": planned.limits.seconds,
-        "mark": max([CLOSE, *(2 * x for x in errors)]),
+        "mark": max([CLOSE, *(row.get("allowance", 0.0) for row in rows.values())]),
         "reference": standard.words, "refused": refused, "interrupted": interrupted,
         "sizes": {
             x: words(v) if isinstance(v, Distribution) else repr(v) for x, v in setup.sizes.items()

@@ -62,15 +62,19 @@ def settle(rows: Rows, held_out: dict[str, np.ndarray], paths: dict) -> None:
     sound = [x for x in done if not wrong(rows[x], SCORE)]
     best = max(sound or done, key=lambda x: rows[x]["held_out"])
     for name in done:
-        row, (path, clock) = rows[name], paths[name]
         difference = np.asarray(held_out[best]) - np.asarray(held_out[name])
         spread = difference.std(ddof=1) / np.sqrt(len(difference))
         noise = [rows[x].get("score_error", 0.0) for x in {best, name}] if name != best else []
         behind, error = float(difference.mean()), float(np.hypot.reduce([spread, *noise]))
-        row |= {"best": name == best, "behind": behind, "behind_error": error,
-                "behind_upper": behind + 2 * error}  # fmt: skip
+        rows[name] |= {"best": name == best, "behind": behind, "behind_error": error,
+                       "behind_upper": behind + 2 * error}  # fmt: skip
+    errors = [rows[x]["behind_error"] for x in sound if x != best]
+    rows_error = float(np.median(errors)) if errors else 0.0
+    for name in done:
+        row, (path, clock) = rows[name], paths[name]
+        row["allowance"] = allowance(row["behind_error"], rows_error)
         found = wrong(row, (*SCORE, DISTANCE))
-        near = behind + path[-1] - path <= allowance(error)
+        near = row["behind"] + path[-1] - path <= row["allowance"]
         times = [arrival(near, clock), row.get("sound_from", 0.0)]
         arrived = mark(row, found) is Mark.ARRIVED and None not in times
         answer, missing = uncertainty(row)
@@ -166,7 +170,7 @@ def headline(rows: Rows, about: dict[str, Any] | None = None) -> str:
 def _times(values: list[float]) -> str:
     """A ratio, and its interval in brackets.
 
-    >>> _times([73.2, 60.0, 90.5]), _times([1.26])
+    >>> _times([73.2, 60.0, 90.6]), _times([1.26])
     ('73 (60 to 91)', '1.3')
     """
     texts = [f"{x:.0f}" if x >= 10 else f"{x:.2g}" for x in values]

@@ -28,18 +28,22 @@ def steady(count, behind):
 
 
 def test_the_score_arrives_by_the_upper_end_of_the_paired_distance():
-    """0.006 behind on average: with an error of 0.001 that is near, with one of 0.0024 it is not;
-    where rows leave more open, twice their error is allowed."""
+    """0.006 behind on average: with an error of 0.001 that is near, with one of 0.0024 it is not.
+    Where the rows leave more open between most methods, twice that is allowed to all."""
     best, rng = steady(1000, 0.0), np.random.default_rng(0)
     noise = rng.normal(size=1000)
     noise = (noise - noise.mean()) / noise.std(ddof=1)
     scores = {"best": best}
-    for error in (0.001, 0.0024, 0.004):
+    for error in (0.001, 0.0024):
         scores[f"{error}"] = best - 0.006 - error * np.sqrt(1000) * noise
     rows = settled(scores)
-    assert [rows[x]["score"] for x in scores] == ["ARRIVED", "ARRIVED", "WRONG", "ARRIVED"]
+    assert [rows[x]["score"] for x in scores] == ["ARRIVED", "ARRIVED", "WRONG"]
     assert rows["0.001"]["behind_upper"] == pytest.approx(0.008)
     assert rows["0.0024"]["score_why"] == ["0.006 ± 0.002 nats per row behind the best"]
+    wide = 0.004 * np.sqrt(1000) * noise
+    scores |= {"a": best - 0.006 - wide, "b": best - 0.0075 - wide, "c": best - 0.009 - wide}
+    rows = settled(scores)
+    assert [rows[x]["score"] for x in scores] == 5 * ["ARRIVED"] + ["WRONG"]
 
 
 def test_time_to_the_score_is_that_from_which_on_it_is_near():
