@@ -21,6 +21,7 @@ from inference.comparison.files import load_parts, save_parts
 from inference.running.contract import Stop
 from ppl_models import bernoulli_product
 
+TRUTH = np.linspace(0.2, 0.8, 8)
 TABLE = np.random.default_rng(0).integers(0, 2, (30, 3)).astype(np.float32)
 
 
@@ -105,7 +106,6 @@ def test_a_guide_runs_in_cycles_until_it_gains_no_more():
     once = svi(bernoulli_product, random.key(0), TABLE, num_steps=100)
     twice = svi(bernoulli_product, random.key(0), TABLE, num_steps=100, gain=1e9)
     assert len(once.losses) == 100 and len(twice.losses) == 300 and twice.stop is Stop.STEPS
-    np.testing.assert_allclose(once.losses, twice.losses[:100], rtol=1e-5)
     assert len(twice.clock) == len(twice.snapshots["probs"]) == 100
     late = svi(bernoulli_product, random.key(0), TABLE, num_steps=100, gain=-1e9, budget=0.5)
     assert late.stop is Stop.BUDGET and len(late.losses) in (100, 300, 700, 1500, 3100, 6300)
@@ -138,11 +138,11 @@ def few(seed, a, b):
 
 
 def worse(seed, a, b):
-    """0.02 nats per row worse: by the divergence between Bernoulli distributions."""
+    """At least 0.02 nats per row worse than the mean: off it on the side away from the truth."""
     del seed
     mean = a / (a + b)
     shift = np.sqrt(2 * 0.02 / len(a) * mean * (1 - mean))
-    return {"probs": (mean + np.where(mean < 0.5, shift, -shift))[None, None]}, {}
+    return {"probs": (mean + np.where(mean < TRUTH, -shift, shift))[None, None]}, {}
 
 
 def narrow(seed, a, b):
@@ -163,15 +163,14 @@ def test_artificial_methods_are_named_for_what_they_are(monkeypatch):
     ]  # fmt: skip
     every = {x.name: x for x in methods}
     monkeypatch.setattr(contending, "contenders", lambda _: (every, {}))
-    truth = np.linspace(0.2, 0.8, 8)
     for number in range(20):
 
         def fresh(count, number=number):
-            return (np.random.default_rng(number + 99).random((count, 8)) < truth).astype(float)
+            return (np.random.default_rng(number + 99).random((count, 8)) < TRUTH).astype(float)
 
-        data = (np.random.default_rng(number).random((400, 8)) < truth).astype(float)
+        data = (np.random.default_rng(number).random((400, 8)) < TRUTH).astype(float)
         found = compare(
-            bernoulli_product, data, truth={"probs": truth}, fresh=fresh, num_draws=1,
+            bernoulli_product, data, truth={"probs": TRUTH}, fresh=fresh, num_draws=1,
             rng_key=random.key(number), prior_probs=dist.Beta(1.0, 1.0),
         )  # fmt: skip
         marks = {x: (r["score"], r["uncertainty"]) for x, r in found.rows.items()}
@@ -193,7 +192,7 @@ def test_a_comparison_goes_on_in_another_process(tmp_path, capsys):
     assert main([*asked, "--jobs", "1", "--limit", "0.05", "--out", str(out)]) == 0
     before, chains = load_parts(out / "parts")
     assert before[0].rows["NUTS"]["score"] == "NOT_YET" and "NUTS" in chains[0]
-    assert "NUTS not yet" in capsys.readouterr().out
+    assert "NUTS: not yet" in capsys.readouterr().out
     for wrong, words in (
         (["--limit", "0.01"], "--limit 0.01: must be more than 0.05"),
         (["bernoulli_product", "--limit", "9"], "leave out MODEL"),

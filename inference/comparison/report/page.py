@@ -130,7 +130,8 @@ def _cell(row: dict[str, Any], column: str) -> dict[str, Any] | None:
     """Text of a cell, what stands below it, and its exact value or what kind of cell it is."""
     value, (_, form, _) = row.get(column), {**words()["numbers"], **words()["columns"]}[column]
     # Where the limit ended a method, it needs longer than all that it ran.
-    late = form == "seconds" and row.get(column.removeprefix("seconds_to_")) == Mark.NOT_YET.name
+    question = column.removeprefix("seconds_to_")
+    late = question != column and row.get(question) == Mark.NOT_YET.name
     value = row.get("seconds") if late else value
     if value is None:
         return None
