@@ -16,7 +16,19 @@ import numpy as np
 
 from ..files.output import align, in_seconds
 from . import checks
-from .checks import DISTANCE, REMARKS, SCORE, Mark, Row, Rows, allowance, mark, uncertainty, wrong
+from .checks import (
+    DISTANCE,
+    REMARKS,
+    SCORE,
+    Mark,
+    Row,
+    Rows,
+    Status,
+    allowance,
+    mark,
+    uncertainty,
+    wrong,
+)
 from .judge import arrival
 
 if TYPE_CHECKING:
@@ -156,9 +168,10 @@ def headline(rows: Rows, about: dict[str, Any] | None = None) -> str:
         least = limit / max(rows[lead]["seconds_to_score"], 1e-9)
         words += f"; {longest} not yet after {in_seconds(limit)}, more than {_times([least])} times"
     else:
-        side = not rows[lead]["bespoke"]
-        ran = any("behind" in r and r["bespoke"] == side for r in rows.values())
-        words += f"; no {SIDES[side]} method {'comes as near' if ran else 'applies'}"
+        side, stopped = not rows[lead]["bespoke"], Status.INTERRUPTED.value
+        ended = {r.get("status") for r in rows.values() if r.get("bespoke") == side}
+        near = "applies" if ended <= {Status.DOES_NOT_APPLY.value} else "comes as near"
+        words += f"; no {SIDES[side]} method {'ended' if ended <= {stopped} and ended else near}"
     intervals = _arrived(rows, "uncertainty")
     if intervals:
         name, seconds = next(iter(intervals.items()))
@@ -205,7 +218,7 @@ def _clauses(row: Row) -> list[str]:
     elif row["uncertainty"] == Mark.WRONG.name:
         clauses.append(f"its intervals are not to be trusted: {missing}")
     sets, on = row.get("data_sets", 1), row.get("arrived_on", 1)
-    clauses += [f"on {on} of {sets} data sets"] if on < sets else []
+    clauses += [f"on {on} of {sets} data sets"] if on < sets > 1 else []
     unknown = ["its information was not checked"] if "information_unknown" in row else []
     return [*clauses, *row["remarks"], *unknown]
 

@@ -66,7 +66,7 @@ def test_ctrl_c_leaves_what_is_finished(monkeypatch, tmp_path, capsys):
         )
         == 130
     )
-    assert "MAP: best with" in capsys.readouterr().out
+    assert "MAP: the best score" in capsys.readouterr().out
     assert load_comparison(out / "result.nc").model == "bernoulli_product"
     assert "was interrupted" in (out / "report.html").read_text()
     assert load_comparison(out / "result.nc").rows["MAP"]["best"] and (out / "MAP.nc").is_file()
@@ -141,7 +141,7 @@ def test_a_worker_ends_with_whoever_waits_for_it():
 
 def test_what_is_wrong_is_said_before_any_work(tmp_path, capsys):
     for arguments, words in (
-        (["latent_trait", "--budget", "0"], "--budget 0"),
+        (["latent_trait", "--limit", "0"], "--limit 0"),
         (["latent_trait", "--reference", "0"], "--reference 0"),
         (["latent_trait", "--jobs", "0"], "--jobs 0"),
         (["latent_trait", "--replicates", "0"], "--replicates 0"),
