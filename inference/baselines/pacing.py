@@ -37,7 +37,8 @@ class Budget:
     @contextmanager
     def paused(self) -> Iterator[Callable[[], float]]:
         """Leave out what runs within; the function given tells the wall-clock seconds of it."""
-        before, began, taken = clock.seconds(), time.perf_counter(), []
+        before, began = clock.seconds(), time.perf_counter()
+        taken: list[float] = []
         yield lambda: taken[0]
         taken.append(time.perf_counter() - began)
         self.began += clock.seconds() - before

@@ -298,7 +298,8 @@ def sample(
             if not course.done:
                 break
             times = np.interp(np.arange(1, course.done + 1), course.ends, course.seconds)
-            made.append(Part(*jax.tree.map(lambda *x: np.concatenate(x), *course.results), times))
+            params, stats = jax.tree.map(lambda *x: np.concatenate(x), *course.results)
+            made.append(Part(params, stats, times))
             done += course.done
             if until is None:
                 advice = Advice.ENOUGH if done >= num_samples else Advice.GO_ON

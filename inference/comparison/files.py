@@ -183,7 +183,7 @@ def _stopped(stopped: Draws | Chains) -> bytes:
     """Arrays by name: of the chains, and of the draws if there are some."""
     chains = stopped.chains if isinstance(stopped, Draws) else stopped
     assert chains is not None
-    arrays = {f"state {i}": leaf for i, leaf in enumerate(chains.state)}
+    arrays: dict[str, Any] = {f"state {i}": leaf for i, leaf in enumerate(chains.state)}
     arrays |= {f"place {x}": v for x, v in (chains.places or {}).items()}
     about = [*chains.adaptation, chains.depth, chains.warmed, chains.seconds]
     if isinstance(stopped, Draws):
@@ -199,7 +199,7 @@ def _going_on(file: Path) -> Draws | Chains:
     """What `_stopped` wrote."""
     check_seal(file)
     with opened(file, "stopped sampler"), np.load(file) as arrays:
-        named: dict[str, dict[str, np.ndarray]] = {}
+        named: dict[str, dict[str, Any]] = {}
         for name in arrays.files:
             kind, _, rest = name.partition(" ")
             named.setdefault(kind, {})[rest] = arrays[name]

@@ -59,7 +59,7 @@ SHORTEST = 0.5
 budget, is what finds an optimum."""
 MOST_RATIO = 0.95
 """Of two gains in turn: one that does not fall at all would go on for ever."""
-REFUSALS = {
+REFUSALS: dict[type[Exception], Status] = {
     ProgramError: Status.DOES_NOT_APPLY,
     BudgetError: Status.OUT_OF_BUDGET,
     DoesNotFitError: Status.DOES_NOT_FIT,

@@ -116,8 +116,9 @@ def first(rows: Rows) -> str | None:
 
 def opposed(rows: Rows) -> str | None:
     """The first of the other side to arrive, if any did."""
-    lead = first(rows)
-    return next((x for x in _arrived(rows) if rows[x]["bespoke"] != rows[lead]["bespoke"]), None)
+    arrived = list(_arrived(rows))
+    sides = [rows[x]["bespoke"] for x in arrived]
+    return next((x for x in arrived if rows[x]["bespoke"] != sides[0]), None)
 
 
 def winner(rows: Rows) -> bool | None:
