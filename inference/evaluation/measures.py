@@ -47,12 +47,7 @@ def _mean(each: Array) -> Measure:
 
 
 def log_loss(log_likelihood: PerRow, data: Array) -> Measure:
-    """Minus log₂ P(t), in bits per bit: the uniform distribution scores 1.
-
-    >>> uniform = lambda rows: jnp.full(len(rows), -rows.shape[1] * jnp.log(2.0))
-    >>> round(float(log_loss(uniform, jnp.ones((5, 8))).value), 4)
-    1.0
-    """
+    """Minus log₂ P(t), in bits per bit: the uniform distribution scores 1."""
     return _mean(-log_likelihood(data) / (math.log(2.0) * data.shape[1]))
 
 
@@ -63,10 +58,6 @@ def single_bit(log_likelihood: PerRow, data: Array, columns: Array | None = None
     likelihoods that lack a constant, such as an unknown log Z, serve as well.
 
     :param columns: which bits: (count,) the same for all rows, or (num_data, count); None: all.
-
-    >>> always = lambda rows: rows @ jnp.array([1.0, 0.0])  # the first bit is likely 1
-    >>> float(single_bit(always, jnp.array([[1.0, 0.0], [0.0, 1.0]])).value)
-    0.5
     """
     data = jnp.asarray(data, float)
     columns = jnp.asarray(jnp.arange(data.shape[1]) if columns is None else columns)
@@ -86,11 +77,7 @@ def single_bit(log_likelihood: PerRow, data: Array, columns: Array | None = None
 
 
 def chosen_bits(key: Array, num_data: int, num_features: int, count: int = 5) -> Array:
-    """So many different bits of each row at random, (num_data, count): the paper takes 5.
-
-    >>> chosen_bits(random.key(0), 3, 8).shape
-    (3, 5)
-    """
+    """So many different bits of each row at random, (num_data, count): the paper takes 5."""
     pick = lambda key: random.choice(key, num_features, (count,), replace=False)  # noqa: E731
     return jax.vmap(pick)(random.split(key, num_data))
 

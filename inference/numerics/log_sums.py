@@ -157,9 +157,5 @@ def at_bits(table: Array, indices: Array, values: Array) -> Array:
 
 
 def best_bits(scores: Array, count: int) -> Array:
-    """Indices of the `count` largest scores of each row, (n, count), the largest first.
-
-    >>> best_bits(jnp.array([[3.0, 1.0, 2.0, 3.0]]), 3).tolist()
-    [[0, 3, 2]]
-    """
+    """Indices of the `count` largest scores of each row, (n, count), the largest first."""
     return lax.top_k(scores, count)[1].astype(jnp.int32)

@@ -142,11 +142,7 @@ def optima_of(losses: np.ndarray) -> Optima:
 
 
 def remaining(losses: Any, xp: Any = np) -> Any:
-    """What a sequence would still lose by Aitken's estimate, from its last three values, (3, ...).
-
-    >>> remaining(np.array([4.0, 2.0, 1.0])).item()  # halves in every step, towards zero
-    1.0
-    """
+    """What a sequence will lose by Aitken's estimate, from its last three values, (3, ...)."""
     with np.errstate(all="ignore"):
         first, last = losses[0] - losses[1], losses[1] - losses[2]
         rate = xp.clip(last / first, 0.0, 0.99)

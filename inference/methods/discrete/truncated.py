@@ -284,11 +284,6 @@ def kth_smallest(tally: Callable[[Count], Array], rank: Array) -> Array:
 
     :param tally: ``tally(count)`` adds up ``count(values, fresh)`` over all rows, `fresh` being 1
         for rows to count and 0 for the others. Values are compared in float32.
-
-    >>> values = jnp.array([0.5, -3.0, jnp.inf, 2.0, -0.25])
-    >>> smallest = kth_smallest(lambda count: count(values, jnp.ones(5)), jnp.array(1))
-    >>> float(smallest)
-    -0.25
     """
 
     def upper(values: Array, fresh: Array) -> Array:

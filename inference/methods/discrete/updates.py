@@ -337,12 +337,7 @@ class SparseCodingUpdate(Update):
 
 
 def truncation(sparsity: Array, num_causes: int, max_active: int) -> tuple[Array, Array]:
-    r"""A(π) and B(π) of eq. (8): the binomial's mass up to γ, and its first moment there.
-
-    >>> a, b = truncation(jnp.array(0.2), 10, 10)
-    >>> round(float(a), 5), round(float(0.2 * a / b), 5)
-    (1.0, 0.1)
-    """
+    r"""A(π) and B(π) of eq. (8): the binomial's mass up to γ, and its first moment there."""
     k = np.arange(min(max_active, num_causes) + 1)
     log_choose = gammaln(num_causes + 1.0) - gammaln(k + 1.0) - gammaln(num_causes - k + 1.0)
     log_mass = log_choose + k * jnp.log(sparsity) + (num_causes - k) * jnp.log1p(-sparsity)

@@ -74,14 +74,7 @@ class normalizer(Messenger):  # noqa: N801
 
 
 def causes_of(model: Callable, params: Params, *args: Any, **kwargs: Any) -> Causes:
-    """The distribution of the hidden units of a program, given its parameters.
-
-    >>> from latentbits.models import combination_machine
-    >>> params = {"weights": jnp.zeros((2, 3)), "bias": jnp.zeros(2)}
-    >>> causes = causes_of(combination_machine, params, jnp.ones((1, 3)), num_causes=2)
-    >>> round(float(causes.log_normalizer / jnp.log(2.0)), 4)  # 2^3 × 2^2 states, all of weight 1
-    5.0
-    """
+    """The distribution of the hidden units of a program, given its parameters."""
 
     def hidden(site: dict[str, Any]) -> bool:
         return site["type"] == "sample" and isinstance(innermost(site["fn"]), Causes)

@@ -328,11 +328,6 @@ def _gaussian(sample: Sample) -> Array:
 
 
 def active_units(params: Params) -> Params:
-    """The units that pursuit found, without the idle ones: outside of `jit`.
-
-    >>> params = {"weights": jnp.array([[1.0, -2.0], [0.0, 0.0]]), "bias": jnp.zeros(2)}
-    >>> active_units(params)["weights"].tolist()
-    [[1.0, -2.0]]
-    """
+    """The units that pursuit found, without the idle ones: outside of `jit`."""
     busy = np.asarray(params["weights"]).any(axis=1)
     return {name: value[busy] for name, value in params.items()}

@@ -65,10 +65,6 @@ def count_pairs(data: Array, mask: Array | None = None, chunk_size: int | None =
 
     :param data: (num_data, num_features), 0/1, of any type.
     :param mask: (num_data, num_features), True where a cell was observed.
-
-    >>> bits = jnp.array([[1, 1], [1, 0], [0, 0], [1, 1]])
-    >>> count_pairs(bits).both.tolist(), count_pairs(bits).one.tolist()
-    ([[3.0, 2.0], [2.0, 2.0]], [[0.0, 1.0], [0.0, 0.0]])
     """
     return summed(partial(_counted, chunk_size), data.shape[0], data, mask)
 

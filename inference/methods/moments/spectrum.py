@@ -41,11 +41,7 @@ class Spectrum(NamedTuple):
 
 @jax.jit
 def spectrum(correlation: Array) -> Spectrum:
-    """The eigenvalues of a symmetric matrix, largest first.
-
-    >>> bool(spectrum(jnp.array([[1.0, 0.5], [0.5, 1.0]])).num_negative)
-    False
-    """
+    """The eigenvalues of a symmetric matrix, largest first."""
     eigenvalues = jnp.linalg.eigvalsh(correlation)[::-1]
     negative = eigenvalues < -rounding(correlation)
     size = jnp.abs(eigenvalues)

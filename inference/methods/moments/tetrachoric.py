@@ -64,10 +64,6 @@ def correlation_of_cells(first: Array, second: Array, cells: tuple[Array, ...]) 
     :param second: the threshold b of the other.
     :param cells: probabilities of (on, on), (on, off), (off, on), (off, off), whose margins are
         those of the thresholds. An empty cell gives the end of the range, ±1.
-
-    >>> cells = tuple(jnp.array([p]) for p in (1 / 3, 1 / 6, 1 / 6, 1 / 3))
-    >>> round(float(correlation_of_cells(jnp.zeros(1), jnp.zeros(1), cells)[0]), 5)
-    0.5
     """
     shape = jnp.broadcast_shapes(first.shape, second.shape)
     flat = [jnp.broadcast_to(x, shape).reshape(-1) for x in (first, second, *cells)]
