@@ -6,13 +6,13 @@ import random as chance
 import signal
 import subprocess
 import sys
-import textwrap
 import threading
 import time
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import short_runs
 from hostile import refused
 from short_runs import run, same
 
@@ -54,43 +54,20 @@ def test_more_steps_in_one_folder_give_what_as_many_give_at_once_or_say_why_not(
         run(200, method=methods["begins"], checkpoint=tmp_path / "begins")
 
 
-SCRIPT = """
-    import json, sys
-    import numpy as np
-    from jax import random
-    from inference import Search, TruncatedEM
-    from inference.reading.log_joint import Structure
-    from ppl_models import binary_sparse_coding
-
-    answer, *folder = sys.argv[1:]
-    data = np.random.default_rng(1).normal(size=(100, 9)).astype(np.float32)
-    # The state holds a random key, and something of each row, of two starts.
-    em = TruncatedEM(
-        binary_sparse_coding, parameter_noise={"weights": 0.01}, num_candidates=3,
-        structure=Structure.SHARED, search=Search(num_lineages=2, screening=0, rounds=0),
-    )
-    saving = {"checkpoint": folder[0], "checkpoint_every": 0.0} if folder else {}
-    result = em.run(random.key(0), 3000, data, num_causes=6, **saving)
-    params = {name: np.asarray(value).tolist() for name, value in result.params.items()}
-    with open(answer, "w") as file:
-        json.dump([params, result.losses.tolist()], file)
-"""
-
-
 def test_a_process_killed_at_random_moments_ends_with_the_same_numbers(tmp_path):
-    def start(*arguments, seed):
+    answer, folder = tmp_path / "answer", tmp_path / "saved"
+
+    def start(seed):
         return subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(SCRIPT), *map(str, arguments)],
+            [sys.executable, short_runs.__file__, answer, folder],
             env={**os.environ, "CI": "1", "PYTHONHASHSEED": str(seed)},
         )  # fmt: skip
 
-    whole, again, folder = tmp_path / "whole", tmp_path / "again", tmp_path / "saved"
-    assert start(whole, seed=0).wait() == 0
     dice = chance.Random(0)
     steps = 0
-    for kill in range(4):
+    for kill in range(2):
         before = mtime(folder)
-        process = start(again, folder, seed=kill + 1)
+        process = start(kill)
         # Wait until the run itself is under way, then for as long as the dice say.
         deadline = time.monotonic() + 120
         while mtime(folder) == before:
@@ -102,9 +79,11 @@ def test_a_process_killed_at_random_moments_ends_with_the_same_numbers(tmp_path)
         with np.load(folder / "checkpoint.npz") as saved:  # whole, whenever it was
             assert len(saved["losses"]) >= steps
             steps = len(saved["losses"])
-        again.unlink(missing_ok=True)  # it may have ended
-    assert start(again, folder, seed=0).wait() == 0
-    assert json.loads(whole.read_text()) == json.loads(again.read_text())
+        answer.unlink(missing_ok=True)  # it may have ended
+    last = start(2)
+    whole = short_runs.longer()
+    assert last.wait() == 0
+    assert json.loads(answer.read_text()) == whole
     assert {path.name for path in folder.iterdir()} == {"checkpoint.npz", "checkpoint.lock"}
 
 
@@ -142,8 +121,11 @@ def test_a_loss_that_is_no_number_names_step_and_site_and_the_good_state_is_kept
             bad = jnp.where(state.step >= 7, jnp.nan, state.params["probs"])
             return state._replace(params={**state.params, "probs": bad}), loss
 
-    with pytest.raises(DivergedError, match=r"nan at step 8: 'probs' is not finite; the last good"):
+    match = r"nan at step 8: 'probs' is not finite; the last good"
+    with pytest.raises(DivergedError, match=match) as caught:
         run(method=Astray(bernoulli_mixture, search=None), checkpoint=tmp_path)
+    same_state = run(6, method=EM(bernoulli_mixture, search=None)).state
+    np.testing.assert_array_equal(caught.value.state.params["probs"], same_state.params["probs"])
     with np.load(tmp_path / "last_good.npz") as good:
         assert all(np.isfinite(good[name]).all() for name in good.files if name != "about")
     # A last step that goes astray has no loss yet to show it.
