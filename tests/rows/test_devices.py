@@ -20,13 +20,16 @@ from ppl_models.data import bars
 SCRIPT = """
     import json, sys
     import jax
+    import jax.numpy as jnp
     import numpy as np
     from jax import random
+    from numpyro.handlers import condition
+    from numpyro.infer import MCMC
     from inference import (
-        EM, BoundEM, ContrastiveDivergence, Cut, ExactGradient, MomentInversion,
+        EM, BoundEM, ContrastiveDivergence, Cut, ExactGradient, LatentGibbs, MomentInversion,
         Persistent, ProjectionPursuit, TruncatedEM)
     from ppl_models import (
-        binary_sparse_coding, clipped_gaussian, combination_machine, latent_trait)
+        binary_sparse_coding, clipped_gaussian, combination_machine, latent_trait, noisy_or_network)
     from ppl_models.data import bars, prototypes
 
     pixels = np.asarray(bars(random.key(1), 53, size=2).data)
@@ -67,6 +70,14 @@ SCRIPT = """
             jax.tree.leaves(getattr(many.state, "memory", None)), strict=True)]
         out[name] = [worst(one.params, many.params),
                      float(abs(many.losses / one.losses - 1).max()), float(max(memory, default=0))]
+
+    params = {"leak_0": jnp.full(3, 0.1), "leak_1": jnp.full(2, 0.5),
+              "weights_1": jnp.array([[2.0, 2.0, 0.0], [0.0, 2.0, 2.0]])}
+    mcmc = MCMC(LatentGibbs(condition(noisy_or_network, data=params)), num_warmup=5, num_samples=10,
+                num_chains=2, chain_method="parallel", progress_bar=False)
+    mcmc.run(random.key(0), jnp.array([[1, 1, 0], [0, 0, 0]]), layers=(2,))
+    chains = mcmc.get_samples(group_by_chain=True)["layer_1"]
+    assert chains.shape == (2, 10, 2, 2) and (chains[0] != chains[1]).any()
     print(json.dumps(out))
 """
 
@@ -91,7 +102,8 @@ def answer(process):
 
 
 def test_eight_devices_give_the_numbers_of_one(tmp_path):
-    """53 and 27 rows do not divide by eight: some devices hold rows of others, not counted."""
+    """53 and 27 rows do not divide by eight: some devices hold rows of others, not counted. Chains
+    of `LatentGibbs` run on devices of their own."""
     runs = answer(start(8, "-c", textwrap.dedent(SCRIPT), tmp_path))
     for name, (params, losses, memory) in runs.items():
         assert losses < 1e-5, name
