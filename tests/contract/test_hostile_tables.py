@@ -214,19 +214,18 @@ def arguments(name, more):
     return {**sizes, **more}
 
 
-@pytest.mark.parametrize("case", BAD)
 @pytest.mark.parametrize("name", METHODS)
-def test_methods_refuse_what_they_cannot_use(name, case):
-    data, more, words = BAD[case]
-    with refused() if name == "MomentInversion" and "size" in case else refused(words):
-        METHODS[name][0].run(random.key(0), 1, data, **arguments(name, more))
+def test_methods_refuse_what_they_cannot_use(name):
+    for case, (data, more, words) in BAD.items():
+        with refused() if name == "MomentInversion" and "size" in case else refused(words):
+            METHODS[name][0].run(random.key(0), 1, data, **arguments(name, more))
 
 
 @pytest.mark.parametrize("name", [x for x in METHODS if x != "TruncatedEM"])
-@pytest.mark.parametrize("value", [2.0, 0.5, -1.0])
-def test_what_is_no_bit_is_none_for_any_method(name, value):
-    with refused(f"{value}", "0 "):
-        METHODS[name][0].run(random.key(0), 1, changed(value), **METHODS[name][1])
+def test_what_is_no_bit_is_none_for_any_method(name):
+    for value in (2.0, 0.5, -1.0):
+        with refused(f"{value}", "0 "):
+            METHODS[name][0].run(random.key(0), 1, changed(value), **METHODS[name][1])
 
 
 @pytest.mark.parametrize("case", ["nan", "wide", "text", "list", "all missing"])

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import random
-from tools import fast_jit, quick_runs
+from short_runs import DATA
+from tools import fast_jit, noisy_copies, quick_runs
 
 from inference import EM, Algorithm, ProgramError, SplittingEM
 from inference.baselines.pacing import BudgetError, Pace
@@ -19,10 +20,6 @@ from inference.running.memory import DoesNotFitError
 from inference.running.restarts import Restarts
 from inference.running.search import Search
 from ppl_models import bernoulli_mixture, bernoulli_product, binary_sparse_coding
-
-RNG = np.random.default_rng(0)
-PROTOTYPES = np.repeat(RNG.random((3, 5)) < 0.5, 8, axis=0)
-DATA = jnp.asarray(PROTOTYPES ^ (RNG.random((24, 5)) < 0.2), jnp.float32)
 
 
 def test_a_run_out_of_budget_says_so_and_its_search_is_part_of_it(monkeypatch):
@@ -99,9 +96,10 @@ def test_a_loss_that_stands_still_for_a_step_is_not_the_end_of_a_method_with_mom
 
 
 def test_restarts_run_the_method_from_each_key_and_keep_the_best():
-    em = EM(bernoulli_mixture)
-    four = Restarts(em, 4).run(random.key(3), 10, DATA, num_components=3)
-    run = quick_runs(em, 10, DATA, num_components=3)
+    """Of 103 rows, which `run` pads and `update` does not."""
+    em, data = EM(bernoulli_mixture), noisy_copies(3, 36, 5)[:103]
+    four = Restarts(em, 4).run(random.key(3), 10, data, num_components=3)
+    run = quick_runs(em, 10, data, num_components=3)
     alone = [run(key).losses for key in random.split(random.key(3), 4)]
     np.testing.assert_allclose(four.losses, np.min(alone, axis=0), rtol=1e-5)
     best = int(np.argmin([losses[-1] for losses in alone]))

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-import oracle
 import pytest
 from jax import random
 from machine_examples import MACHINES, ROWS, SIZES, WIDTH, copied, numbers, rows
@@ -158,21 +157,6 @@ def test_pursuit_takes_a_copy_under_other_names_of_as_many_units():
     np.testing.assert_array_equal(copy["link"].T, ours["weights"])
     np.testing.assert_array_equal(copy["level"], ours["bias"])
     np.testing.assert_array_equal(loss, other)
-
-
-def test_a_scaled_step_has_the_gradient_of_the_program():
-    data = jnp.asarray(rows())
-    method = ExactGradient(combination_machine)
-    weights, bias = numbers()
-    params = {"weights": jnp.asarray(weights, float), "bias": jnp.asarray(bias, float)}
-    climb = method._open((data,), SIZES)
-    total, slopes, _ = fast_jit(method._machine(climb).evaluate)(params)
-    wanted = oracle.combination_log_evidence(weights, bias, np.asarray(data)).sum()
-    np.testing.assert_allclose(total, wanted, rtol=1e-5)
-    each = oracle.combination_log_evidence_gradient(weights, bias, np.asarray(data))
-    for site, slope in each.items():
-        np.testing.assert_allclose(slopes[site], slope, rtol=1e-4, atol=1e-4)
-    assert ExactGradient(combination_machine, momentum=0.9)._scaled(climb) is None
 
 
 def stuck_machine():

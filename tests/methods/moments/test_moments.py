@@ -1,4 +1,4 @@
-"""Moment inversion: recovery, ranks, standard errors, and the contract."""
+"""Moment inversion: recovery, ranks and standard errors."""
 
 import jax
 import jax.numpy as jnp
@@ -172,7 +172,7 @@ def test_standard_errors_against_repetition():
     assert (np.asarray(error)[:, ~off] == 0).all()
 
 
-def test_the_contract(data):
+def test_a_step_is_idle_and_init_is_the_inversion(data):
     method = MomentInversion(clipped_gaussian, errors=True, nearest=True)
     state = method.init(random.key(0), data, num_factors=2)
     after, loss = fast_jit(method.update)(state, data, num_factors=2)
@@ -181,9 +181,6 @@ def test_the_contract(data):
     inverted = method.invert(random.key(0), data, num_factors=2)
     jax.tree.map(np.testing.assert_array_equal, tuple(state), (inverted.params, inverted.residual))
     assert inverted.standard_error.shape == (6, 6)
-    traced = fast_jit(lambda x: method.init(random.key(0), x, num_factors=2).params)(data)
-    for name, value in method.get_params(state).items():
-        assert np.allclose(value, traced[name], atol=1e-3)
 
 
 @pytest.mark.parametrize(
