@@ -6,7 +6,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from jax import random
-from tools import close, fast_jit, in_double
+from tools import close, in_double, quick_run
 
 from inference import BoundEM, QuadratureEM, standard_errors
 from inference.evaluation.symmetry import align, form_of
@@ -71,13 +71,8 @@ def mixed_data():
 
 def run(method, *args, **kwargs):
     """Three steps from the default start: parameters and losses."""
-    state = method.init(random.key(3), *args, **kwargs)
-    step = fast_jit(lambda state, args: method.update(state, *args, **kwargs))
-    losses = []
-    for _ in range(3):
-        state, loss = step(state, args)
-        losses.append(float(loss))
-    return method.get_params(state), np.array(losses)
+    fitted = quick_run(method, 3, 3, *args, **kwargs)
+    return fitted.params, fitted.losses
 
 
 @in_double

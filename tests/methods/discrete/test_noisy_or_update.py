@@ -1,16 +1,14 @@
 """Equation (9) as an M-step: EM with competing causes, for networks under whatever names."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from jax import random
 from small_programs import CASES
-from tools import close, fast_jit, in_double
+from tools import close, fast_jit, in_double, quick_run
 
-from inference import EM, AllStates, StepwiseEM, Structure, TruncatedEM
+from inference import EM, AllStates, Structure, TruncatedEM
 from inference.methods.discrete.tables import Table
 from inference.methods.discrete.updates import NoisyOrUpdate, closed_form
 from inference.methods.shared import Chunk
@@ -26,13 +24,8 @@ MORE = (RNG.random((40, 5)) < [0.3, 0.6, 0.5, 0.4, 0.7]).astype(float)
 
 
 def steps(method, params, count, *args, **kwargs):
-    state = method.init(random.key(0), *args, init_params=params, **kwargs)
-    step = fast_jit(lambda state: method.update(state, *args, **kwargs))
-    losses = []
-    for _ in range(count):
-        state, loss = step(state)
-        losses.append(float(loss))
-    return method.get_params(state), np.array(losses)
+    fitted = quick_run(method, 0, count, *args, init_params=params, **kwargs)
+    return fitted.params, np.asarray(fitted.losses)
 
 
 @in_double
@@ -118,12 +111,6 @@ def test_states_of_each_row_give_the_sums_of_shared_ones():
     cut = TruncatedEM(CASE.model, max_active=2, num_candidates=3)
     _, losses = steps(cut, CASE.typed(), 12, *args, **kwargs)
     assert np.diff(losses).max() <= 1e-9 * abs(losses[0])
-
-
-def test_batches_take_it_too():
-    em = StepwiseEM(noisy_or_network, batch_size=20)
-    result = em.run(random.key(0), 30, jnp.asarray(MORE), layers=(2,))
-    assert np.isfinite(result.losses).all()
 
 
 def test_other_priors_take_gradient_steps():
