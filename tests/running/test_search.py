@@ -7,12 +7,12 @@ import pytest
 from jax import random
 from tools import fast_jit
 
-from inference import EM, Algorithm, BoundEM, Optima, Search, TruncatedEM
+from inference import EM, Algorithm, Optima, Search, TruncatedEM
 from inference.methods.discrete import moves
 from inference.methods.discrete.step import StatesEM
 from inference.methods.discrete.updates import closed_form
 from inference.running.search import PATIENCE, Lineages, LineageState, optima_of, remaining
-from ppl_models import bernoulli_mixture, binary_sparse_coding, latent_trait
+from ppl_models import bernoulli_mixture, binary_sparse_coding
 from ppl_models.data import bars
 
 
@@ -116,35 +116,3 @@ def test_lineages_that_agree_or_are_far_behind_stand_still():
     moved = np.asarray(again.states[1] != state.states[1]) | np.asarray(state.idle < PATIENCE)
     assert moved.tolist() == [False, True, False]
     assert optima_of(np.asarray(state.losses)).agree == 2
-
-
-def products(jaxpr):
-    """All matrix products of a computation, those of its inner ones too."""
-    for equation in jaxpr.eqns:
-        if equation.primitive.name == "dot_general":
-            yield equation
-        for inner in jax.tree.leaves(
-            list(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns")
-        ):
-            if hasattr(inner, "eqns") or hasattr(inner, "jaxpr"):
-                yield from products(getattr(inner, "jaxpr", inner))
-
-
-@pytest.mark.parametrize(
-    ("method", "sizes"),
-    [
-        (TruncatedEM(binary_sparse_coding), {"num_causes": 4}),
-        (BoundEM(latent_trait), {"num_factors": 2}),
-    ],
-    ids=lambda x: type(x).__name__,
-)
-def test_products_of_a_step_are_in_full_precision(method, sizes):
-    """A GPU rounds factors to ten bits unless told otherwise: keys then end nats apart."""
-    data = bars(random.key(3), 30, size=3).data
-    data = data if "num_causes" in sizes else (data > 0).astype(float)
-    state = jax.eval_shape(lambda: method.init(random.key(0), data, **sizes))
-    traced = jax.make_jaxpr(lambda s, d: method.update(s, d, **sizes))(state, data)
-    large = [x for x in products(traced.jaxpr) if max(v.aval.size for v in x.invars) > 64]
-    assert large
-    exact = {jax.lax.Precision.HIGHEST}
-    assert all(set(x.params["precision"] or ()) == exact for x in large)

@@ -13,6 +13,7 @@ import numpy as np
 import oracle
 import pytest
 from jax import random
+from jax.extend.core import jaxprs_in_params
 from numpyro.infer import MCMC
 from numpyro.infer.util import log_density
 
@@ -95,14 +96,10 @@ def update_once(method, case, params=None):
 def fit(method, num_steps, case, init_params=None, key=1):
     """Parameters and losses of a run; `run` itself compiles longer, and has tests of its own."""
     args, kwargs = case.arguments
-    method = knowing(method, case)
-    state = method.init(random.key(key), *args, init_params=init_params, **kwargs)
-    step = fast_jit(lambda state, args: method.update(state, *args, **kwargs))
-    losses = []
-    for _ in range(num_steps):
-        state, loss = step(state, args)
-        losses.append(float(loss))
-    return method.get_params(state), losses
+    fitted = quick_run(
+        knowing(method, case), key, num_steps, *args, init_params=init_params, **kwargs
+    )
+    return fitted.params, fitted.losses
 
 
 class Run(NamedTuple):
@@ -126,6 +123,14 @@ def quick_runs(method, num_steps, *args, init_params=None, **kwargs):
 
 def quick_run(method, key, num_steps, *args, **kwargs):
     return quick_runs(method, num_steps, *args, **kwargs)(random.key(key))
+
+
+def equations(jaxpr):
+    """All equations of a traced function, those of its inner ones too."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in jaxprs_in_params(equation.params):
+            yield from equations(inner)
 
 
 def oracle_evidence(case, params=None):

@@ -9,14 +9,14 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from jax import random
-from jax.extend.core import jaxprs_in_params
 from jax.lax import Precision
 from small_programs import CASES, NUM_CAUSES, NUM_DATA, NUM_FEATURES
-from tools import quick_run, reader_of
+from tools import equations, quick_run, reader_of
 
 from inference import (
     EM,
     AtMost,
+    BoundEM,
     Cut,
     Persistent,
     ProgramError,
@@ -25,7 +25,7 @@ from inference import (
 )
 from inference.methods.discrete.updates import SparseCodingUpdate
 from inference.methods.shared import chunk_rows
-from ppl_models import bernoulli_mixture, binary_sparse_coding
+from ppl_models import bernoulli_mixture, binary_sparse_coding, latent_trait
 
 
 def no_plate(data, *, num_causes):
@@ -46,19 +46,9 @@ def global_bit(data, *, num_causes):
         numpyro.sample("y", dist.Normal(on.sum(-1) + switch, 1.0), obs=data[:, 0])
 
 
-def bernoulli_product_of_causes(data, *, num_causes):
-    with numpyro.plate("data", len(data)):
-        on = numpyro.sample("on", dist.Bernoulli(jnp.full(num_causes, 0.3)).to_event(1))
-        logits = jnp.broadcast_to(on.sum(-1, keepdims=True), (*on.shape[:-1], data.shape[1]))
-        numpyro.sample("y", dist.Bernoulli(logits=logits).to_event(1), obs=data)
-
-
 DATA = np.ones((NUM_DATA, NUM_FEATURES))
-HOLE = np.where(np.arange(NUM_FEATURES) == 2, np.nan, DATA)
+BITS = np.random.default_rng(0).integers(0, 2, DATA.shape).astype(np.float32)
 BAD = {
-    "nan": (EM(binary_sparse_coding), HOLE, r"argument 1 holds nan at index \(0, 2\)"),
-    "not_binary": (EM(bernoulli_product_of_causes), 2.0 * DATA, r"given 2.0.*support: 0 and 1"),
-    "empty": (EM(binary_sparse_coding), DATA[:0], "argument 1 is empty"),
     "no_plate": (EM(no_plate), DATA, "no numpyro.plate"),
     "fixed_plate": (EM(fixed_plate), DATA, "take its size from the data"),
     "global_bit": (EM(global_bit), DATA, "'switch' is discrete and outside the plate"),
@@ -160,29 +150,21 @@ def test_quadratic_programs_hold_nothing_by_states_and_features(name, prior, mon
     assert largest < num_data * 2**num_causes * num_features / 4
 
 
-def equations(jaxpr):
-    for equation in jaxpr.eqns:
-        yield equation
-        for inner in jaxprs_in_params(equation.params):
-            yield from equations(inner)
-
-
 def test_products_have_all_digits_unless_fewer_are_asked_for():
     """By default a GPU takes ten bits: every product of a step must say otherwise."""
-    params = {"weights": jnp.ones((NUM_CAUSES, NUM_FEATURES)), "noise": 1.0, "sparsity": 0.2}
 
-    def precisions(precision):
-        method = TruncatedEM(binary_sparse_coding, max_active=2, num_candidates=3,
-                             precision=precision, structure=Structure.SHARED)  # fmt: skip
-        kwargs = {"num_causes": NUM_CAUSES}
-        state = method.init(random.key(0), DATA, init_params=params, **kwargs)
-        jaxpr = jax.make_jaxpr(lambda state: method.update(state, DATA, **kwargs))(state)
+    def precisions(method, **kwargs):
+        state = jax.eval_shape(lambda: method.init(random.key(0), BITS, **kwargs))
+        jaxpr = jax.make_jaxpr(lambda state: method.update(state, BITS, **kwargs))(state)
         products = [x for x in equations(jaxpr.jaxpr) if x.primitive.name == "dot_general"]
         return {x.params["precision"] for x in products if x.outvars[0].aval.size > 1}
 
+    few = partial(TruncatedEM, binary_sparse_coding, max_active=2, num_candidates=3)
     exact, fast = (Precision.HIGHEST,) * 2, (Precision.HIGH,) * 2
-    assert precisions("highest") == {exact}
-    assert precisions("tensorfloat32") == {exact, fast}  # the states keep theirs
+    assert precisions(few(), num_causes=NUM_CAUSES) == {exact}
+    assert precisions(BoundEM(latent_trait), num_factors=2) == {exact}
+    # The states keep theirs.
+    assert precisions(few(precision="tensorfloat32"), num_causes=NUM_CAUSES) == {exact, fast}
 
 
 def test_chunks_count_the_runs_of_the_program(monkeypatch):
