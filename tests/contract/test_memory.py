@@ -4,7 +4,6 @@ A step is compiled, not run, and asked for the bytes that it needs besides its i
 """
 
 import dataclasses
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -12,22 +11,18 @@ import numpy as np
 import pytest
 from jax import random
 from numpyro.infer.util import log_density
-from small_programs import CASES
 from tools import fast_jit
 
 from inference import (
     EM,
-    BoundEM,
     GibbsEM,
     Given,
     QuadratureEM,
     Structure,
-    TruncatedEM,
     marginal,
 )
 from inference.evaluation.standard_errors import _computation, _open
 from inference.methods.moments.pairs import count_pairs
-from inference.reading.reader import open_program
 from ppl_models import (
     bernoulli_mixture,
     binary_sparse_coding,
@@ -43,29 +38,14 @@ def by_chunk(method, **settings):
     return dataclasses.replace(method, chunk_size=CHUNK, **settings)
 
 
-def run_on_states():
-    """EM that is not told that counts are affine in the datum: 16 states a row."""
-    case = CASES["counts"]
-    method = by_chunk(EM(case.model), structure=case.structure)
-    opened = partial(open_program, case.model, structure=case.structure)
-    object.__setattr__(method, "open", opened)
-    return method, case.kwargs
-
-
 SHARED, GENERAL = Structure.SHARED, Structure.GENERAL
 SIX = {"num_causes": 6}
 # What stands beside each is what a row would take if the rows were not read in chunks. One for each
-# way to read rows: of every method test_methods shows that no array of a step is as long as a file.
+# way to read rows: of every method test_table shows that no array of a step is as long as a file.
 METHODS = {
     "EM, 64 states by bits": lambda: (by_chunk(EM(binary_sparse_coding), structure=SHARED), SIX),
-    "EM, the program on 16 states": run_on_states,
-    "TruncatedEM, 35 states": lambda: (
-        by_chunk(TruncatedEM(binary_sparse_coding, num_candidates=5, max_active=5),
-                 structure=SHARED), {"num_causes": 8}),
     "QuadratureEM, 41 nodes": lambda: (
         by_chunk(QuadratureEM(latent_trait)), {"num_factors": 1}),
-    "BoundEM, 2 × 2 for each column": lambda: (
-        by_chunk(BoundEM(latent_trait)), {"num_factors": 2}),
     "GibbsEM, 64 states": lambda: (
         GibbsEM(noisy_or_network, block_size=CHUNK), {"layers": (6,)}),
 }  # fmt: skip
