@@ -14,7 +14,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("MPLBACKEND", "Agg")
 
 # Half a minute and more each: were they last, one worker would wait for the other.
-LONGEST = "papers", "compare", "methods", "table", "endurance", "devices", "documentation"
+LONGEST = "papers", "compare", "table", "endurance", "devices", "documentation"
 
 
 def pytest_collection_modifyitems(items):
