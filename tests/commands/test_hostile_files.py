@@ -102,9 +102,9 @@ def test_nothing_is_unpickled(folder, capfd):
     np.savez(folder / "bomb.npz", x=bomb)
     np.savez(folder / "map.npz", about=bomb, centre=bomb, scale=bomb, mean=bomb)
     (folder / "map.npz").write_bytes(sealed((folder / "map.npz").read_bytes()))
-    for path in (folder / "bomb.npy", folder / "bomb.npz"):
+    for path, what in ((folder / "bomb.npy", ""), (folder / "bomb.npz", "array 'x' ")):
         for reader in (load_table, load_mixed):
-            with refused("holds Python objects, which are not loaded"):
+            with refused(f"{path}: {what}holds Python objects, which are not loaded"):
                 reader(path)
     with refused("is no saved map"):
         Map.load(folder / "map.npz")

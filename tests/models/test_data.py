@@ -5,8 +5,6 @@ errors for what is drawn (keys are fixed, so a test that passes goes on passing)
 """
 
 import itertools
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -264,16 +262,3 @@ def test_listed_sets_refuse_rows_they_do_not_have():
         DATASETS["twos"].load(random.key(0), num_data=501)
     with pytest.raises(ValueError, match="no multiple of 3"):
         DATASETS["prototypes"].load(random.key(0), num_data=100)
-
-
-def test_importing_loads_no_heavy_package_and_starts_no_device():
-    """A user must still be able to choose the platform, or start jax.distributed, afterwards."""
-    code = """
-import sys
-import ppl_models, ppl_models.data
-heavy = {"sklearn", "mlxtend", "matplotlib", "pandas", "PIL", "xarray", "arviz", "h5py", "pyarrow"}
-assert not heavy & set(sys.modules), heavy & set(sys.modules)
-from jax._src import xla_bridge
-assert not xla_bridge.backends_are_initialized()
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)
