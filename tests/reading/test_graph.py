@@ -1,9 +1,4 @@
-"""Latents that are shared, nested, in several plates or written as a loop: against all states.
-
-The oracle runs NumPyro's own log density of the whole program on every joint assignment.
-"""
-
-import itertools
+"""Latents that are shared, nested, in several plates or written as a loop: against all states."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +6,8 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from jax import random
+from every_state import check, density, every
+from jax.scipy.special import logsumexp
 from numpyro import handlers
 from numpyro.infer import log_likelihood
 from numpyro.infer.reparam import LocScaleReparam
@@ -19,51 +15,10 @@ from numpyro.infer.util import log_density
 from numpyro.ops.indexing import Vindex
 from tools import fast_jit, near
 
-from inference import ProgramError, latent_posterior, marginal
+from inference import ProgramError, marginal
 from inference.reading.survey import find_graph
 
 RNG = np.random.default_rng(5)
-
-
-def every(model, args, params, latents):
-    """All assignments, site -> (A, *shape), and their log densities, (A,)."""
-    cells = [(name, *cell) for name, (shape, _) in latents.items() for cell in np.ndindex(shape)]
-    ranges = [range(latents[name][1]) for name, *_ in cells]
-    rows = np.array(list(itertools.product(*ranges)))
-    values, start = {}, 0
-    for name, (shape, _) in latents.items():
-        size = int(np.prod(shape, dtype=int))
-        values[name] = rows[:, start : start + size].reshape(-1, *shape)
-        start += size
-    one = lambda v: log_density(model, args, {}, {**params, **v})[0]  # noqa: E731
-    return values, np.asarray(fast_jit(jax.vmap(one))(values), float)
-
-
-def log_sum(logs):
-    return logs.max() + np.log(np.exp(logs - logs.max()).sum())
-
-
-def density(model, args, params):
-    return fast_jit(lambda p: log_density(marginal(model), args, {}, p)[0])(params)
-
-
-def check(model, args, params, latents, draws=0):
-    """The evidence, the probability of every value and the best state are those of all states."""
-    values, logs = every(model, args, params, latents)
-    near(density(model, args, params), log_sum(logs))
-    weight = np.exp(logs - log_sum(logs))
-    posterior = latent_posterior(random.key(0), model, params, *args, batch_ndims=0)
-    for name, (_, count) in latents.items():
-        np.testing.assert_array_equal(posterior.best[name], values[name][weight.argmax()])
-        for value in range(count):
-            wanted = np.tensordot(weight, values[name] == value, 1)
-            near(posterior.probabilities[name][..., value], wanted, 1e-4)
-    if draws:
-        samples = {name: jnp.repeat(jnp.asarray(x)[None], draws, 0) for name, x in params.items()}
-        drawn = latent_posterior(random.key(1), model, samples, *args).draws
-        for name in latents:
-            mean = np.tensordot(weight, values[name], 1)
-            assert np.abs(drawn[name].mean(0) - mean).max() < 5 * 0.5 / np.sqrt(draws)
 
 
 def families(height):
@@ -185,7 +140,7 @@ def test_a_continuous_latent_stays_beside_a_discrete_one():
     apart = handlers.reparam(program, config={"trait": LocScaleReparam(0)})
     given = {"gap": params["gap"], "trait_decentered": params["trait"][:2]}
     logs = every(apart, (answers[:2],), given, {"kind": ((2,), 3)})[1]
-    near(density(apart, (answers[:2],), given), log_sum(logs))
+    near(density(apart, (answers[:2],), given), logsumexp(logs))
 
 
 def test_a_loop_is_a_chain_however_long():
