@@ -92,6 +92,9 @@ class recover(Messenger):  # noqa: N801
         latents = form.chosen(factors, None if self.most_probable else key)
         if isinstance(self.fn, up_to):
             _watch(self.fn, latents, args, kwargs)
+        # NumPyro's scan hands out values in the order of its steps, which may begin at the end.
+        back = {x.name for x in form.steps} if isinstance(form, Chain) and form.reverse else ()
+        latents = {name: x[::-1] if name in back else x for name, x in latents.items()}
         self._given = given
         try:
             with self:

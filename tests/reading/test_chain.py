@@ -1,6 +1,7 @@
 """Hidden Markov chains: sums, posteriors and paths against loops over every path."""
 
 import itertools
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +9,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from every_state import check, density
 from jax import random
 from numpyro import handlers
 from numpyro.contrib.control_flow import scan
@@ -265,9 +267,9 @@ def test_the_handler_runs_the_scan_on_the_recovered_path():
 
 
 def test_second_order_and_two_latents_a_step():
-    """A step that looks two back, in reverse, with a bit and a category, and an observed count."""
+    """A step that looks two back, with a bit and a category; from the end to the beginning too."""
 
-    def program(seen):
+    def program(seen, reverse):
         _, level = parameters()
 
         def step(carry, y):
@@ -278,22 +280,24 @@ def test_second_order_and_two_latents_a_step():
             numpyro.sample("seen", dist.Normal(level[flip + kind], 0.8), obs=y)
             return (last, flip), None
 
-        scan(step, (jnp.array(0), jnp.array(0)), seen, reverse=True)
+        scan(step, (jnp.array(0), jnp.array(0)), seen, reverse=reverse)
 
-    seen = SEEN[:, 1, 1]
-    total = []
-    states = list(itertools.product((0, 1), (0, 1)))
-    for path in itertools.product(states, repeat=T + 1):
-        flips = [0, 0, *(flip for flip, _ in path)]
-        log = 0.0
-        for t, (flip, kind) in enumerate(path):
-            on = 0.7 if flips[t] == 1 else 0.2
-            log += np.log(on if flip else 1 - on)
-            log += np.log([[0.5, 0.5], [0.9, 0.1]][flips[t + 1]][kind])
-            log += log_normal(seen[::-1][t], LEVEL[flip + kind])
-        total.append(log)
-    assert dict(find_chain(program, (seen,), {}).orders) == {"flip": 2, "kind": 1, "seen": 0}
-    near(by_likelihood(program, jnp.asarray(seen)), log_sum(np.array(total)))
+    backwards, ahead = partial(program, reverse=True), partial(program, reverse=False)
+    turned = jnp.asarray(SEEN[:, 1, 1])
+    seen = turned[::-1]
+    latents = {"flip": ((T + 1,), 2), "kind": ((T + 1,), 2)}
+    for model in (backwards, ahead):
+        assert dict(find_chain(model, (seen,), {}).orders) == {"flip": 2, "kind": 1, "seen": 0}
+    check(ahead, (seen,), PARAMS, latents)
+    # NumPyro gives a scan its values in the order of its steps: backwards, with the rows turned.
+    near(density(backwards, (turned,), PARAMS), density(ahead, (seen,), PARAMS))
+    best = latent_posterior(random.key(0), ahead, PARAMS, seen, batch_ndims=0).best["flip"]
+    assert best.tolist() != best[::-1].tolist()
+    found = latent_posterior(random.key(0), backwards, PARAMS, turned, batch_ndims=0).best["flip"]
+    np.testing.assert_array_equal(found, best[::-1])
+    given_back = handlers.substitute(recover(backwards, best=True), data=PARAMS)
+    recovered = handlers.trace(given_back).get_trace(turned)["flip"]["value"]
+    np.testing.assert_array_equal(recovered, best[::-1])
 
 
 def test_a_minibatch_of_sequences_is_scaled():
