@@ -31,13 +31,18 @@ def table():
     return pd.DataFrame((rng.random((60, 5)) < probability).astype(float), columns=list("abcde"))
 
 
+@pytest.fixture(scope="module")
+def trait(table):
+    return LatentTrait(random_state=0).fit(table)
+
+
 def test_scikit_learns_checks_pass():
-    """All of them. The estimators have one class for everything but the program and its size; of
-    the others each fit compiles, so that these are put through the checks without a fit below; by
-    hand all six have passed all 45 (scikit-learn 1.9.1), in 13 to 110 processor seconds each."""
+    """All of them. The estimators have one class for everything but the program and its size; each
+    fit compiles, so that the one that compiles soonest goes through, and the others below without a
+    fit."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        check_estimator(LatentTrait(binarize="mean", max_steps=3))
+        check_estimator(latentbits.LatentClasses(binarize="mean", max_steps=3))
 
 
 WITHOUT_FIT = [
@@ -69,6 +74,7 @@ def test_settings_are_those_of_the_constructor(name):
 
 
 def test_frames_in_and_out_and_missing_cells(table):
+    polars = pytest.importorskip("polars")
     holes = table.mask(np.random.default_rng(1).random(table.shape) < 0.1)
     trait = LatentTrait(random_state=0).fit(holes).set_output(transform="pandas")
     scores = trait.transform(holes)
@@ -77,19 +83,15 @@ def test_frames_in_and_out_and_missing_cells(table):
     wanted = QuadratureEM(latent_trait).posterior(trait.params_, table.to_numpy(), **seen)
     np.testing.assert_allclose(scores, wanted.mean, atol=1e-6)
     # An unseen cell adds nothing to a row's likelihood.
-    unseen = table.iloc[:2].copy()
+    unseen = table.copy()
     unseen.loc[0] = np.nan
     assert trait.score_samples(unseen)[0] == pytest.approx(0.0, abs=1e-6)
 
-
-def test_frames_of_polars_in_and_out(table):
-    polars = pytest.importorskip("polars")
-    holes = table.mask(np.random.default_rng(1).random(table.shape) < 0.1)
     frame = polars.DataFrame({x: [None if np.isnan(v) else v for v in holes[x]] for x in holes})
-    trait = LatentTrait(random_state=0).fit(frame)
-    scores = trait.set_output(transform="polars").transform(frame)
-    assert isinstance(scores, polars.DataFrame) and scores.columns == ["latenttrait0"]
-    np.testing.assert_array_equal(scores, LatentTrait(random_state=0).fit_transform(holes))
+    of_polars = LatentTrait(random_state=0).fit(frame).set_output(transform="polars")
+    found = of_polars.transform(frame)
+    assert isinstance(found, polars.DataFrame) and found.columns == ["latenttrait0"]
+    np.testing.assert_array_equal(found, scores)
 
 
 def test_a_cell_that_is_no_bit_is_named(table):
@@ -99,26 +101,27 @@ def test_a_cell_that_is_no_bit_is_named(table):
         LatentTrait().fit(wrong)
 
 
-def test_constant_columns_are_left_out(table):
+def test_constant_columns_are_left_out(table, trait):
     more = table.assign(same=1.0)
     fitted = LatentTrait(random_state=0).fit(more)
     assert fitted.kept_.tolist() == [True] * 5 + [False]
-    np.testing.assert_allclose(
-        fitted.score(more), LatentTrait(random_state=0).fit(table).score(table)
-    )
+    np.testing.assert_allclose(fitted.score(more), trait.score(table))
     assert np.isnan(fitted.sample(2)[:, 5]).all() and np.isin(fitted.sample(2)[:, :5], (0, 1)).all()
 
 
-def test_pipelines_and_grids_take_them(table):
-    chain = make_pipeline(LatentTrait(random_state=0), StandardScaler())
+def test_pipelines_and_grids_take_them():
+    """Noisy copies of two rows."""
+    table = np.tile([[1, 1, 1, 0, 0], [0, 0, 0, 1, 1]], (30, 1))
+    table = table ^ (np.random.default_rng(0).random(table.shape) < 0.1)
+    classes = latentbits.LatentClasses(random_state=0, max_steps=20)
+    chain = make_pipeline(classes, StandardScaler())
     assert abs(chain.fit_transform(table).mean()) < 1e-6
-    grid = GridSearchCV(LatentTrait(random_state=0), {"num_factors": [1, 2]}, cv=2).fit(table)
-    assert grid.best_params_["num_factors"] == 1  # as it was made
+    grid = GridSearchCV(classes, {"num_components": [1, 2]}, cv=2).fit(table)
+    assert grid.best_params_["num_components"] == 2  # as it was made
     assert grid.best_score_ == pytest.approx(grid.cv_results_["mean_test_score"].max())
 
 
-def test_a_saved_estimator_is_a_fit_that_the_commands_use(table, tmp_path):
-    trait = LatentTrait(random_state=0).fit(table)
+def test_a_saved_estimator_is_a_fit_that_the_commands_use(table, trait, tmp_path):
     trait.save(tmp_path / "fit.nc")
     again = LatentTrait.load(tmp_path / "fit.nc")
     np.testing.assert_array_equal(again.transform(table), trait.transform(table))
