@@ -115,10 +115,7 @@ def test_check_without_latents(capsys):
     "name, content, words",
     [
         ("third.csv", "a,b\n0,1\n1,2\n0,0\n", ("row 3", "'b'", "2")),
-        ("text.csv", "a,b\n0,1\n1,maybe\n", ("row 3", "'b'", "maybe")),
-        ("ragged.csv", "a,b\n0,1\n1\n", ("row 3",)),
         ("constant.csv", "a,b\n0,1\n1,1\n", ("'b'", "every cell is 1")),
-        ("empty.csv", "", ("empty",)),
         ("table.doc", "0 1", ("no known kind",)),
     ],
 )
@@ -191,13 +188,10 @@ GOOD = {
     [
         ({"before": "def f(:"}, ("mine.py, line 6", "syntax")),
         ({"before": "import nothing_like_it"}, ("nothing_like_it", "mine.py, line 6")),
-        ({"plate": "if True:"}, ("no numpyro.plate",)),
         ({"plate": 'with numpyro.plate("people", 12):'}, ("12 rows when", "len(data)")),
         ({"body": "causes = causes @ jnp.ones(9)"}, ("TypeError", "mine.py, line 14")),
-        ({"body": "causes = causes + data.mean()"}, ("other rows or states",)),
         ({"body": "weights = weights / 0.0"}, ("log density is", "'seen'")),
         ({"fn": "Exponential(jnp.exp(causes @ weights))"}, ("'seen' cannot be -", "column")),
-        ({"obs": "None"}, ("nothing is observed",)),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )

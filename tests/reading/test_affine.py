@@ -7,12 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import random
-from jax.scipy.special import logsumexp
 from small_programs import CASES, mixture_case
-from tools import close, contribution, fast_jit, in_double, quick_run
+from tools import close, fast_jit, in_double, quick_run
 
-from inference import EM, AllStates, StepwiseEM, Structure, marginal
-from inference.reading import state_sums
+from inference import EM, AllStates, StepwiseEM, Structure
 from inference.reading.handlers import table_of
 from inference.reading.reader import affine_too, open_program
 from ppl_models import binary_sparse_coding
@@ -93,28 +91,6 @@ def test_stepwise_em_without_a_closed_step_comes_to_rest_where_em_does():
     first, wanted = last_loss(EM(case.model), 40)
     _, loss = last_loss(StepwiseEM(case.model, batch_size=len(case.data)), 80)
     assert abs(loss - wanted) < 0.02 * (first - wanted)
-
-
-@in_double
-@pytest.mark.parametrize("name", EACH)
-def test_marginal_is_the_program_on_its_states(name, monkeypatch):
-    """Value and slopes, in chunks of two rows; in single precision: test_forms."""
-    case = mixture_case() if name == "mixture" else CASES[name]
-    reader, _ = open_program(case.model, *case.arguments, structure=case.structure)
-    table = table_of(reader.anatomy, AllStates())
-    monkeypatch.setattr(state_sums, "product_floats", lambda: 2 * len(table))
-
-    def fast(params):
-        return contribution(marginal(case.model), case, params)
-
-    def slow(params):
-        return logsumexp(reader.log_joint(params, table, case.arguments), axis=0).sum()
-
-    value, slopes = fast_jit(jax.value_and_grad(fast))(case.typed())
-    wanted, by_states = fast_jit(jax.value_and_grad(slow))(case.typed())
-    close(value, wanted, 1e-10)
-    for site in slopes:
-        close(slopes[site], by_states[site], 1e-10)
 
 
 def test_a_cause_far_from_all_rows_costs_no_digits():

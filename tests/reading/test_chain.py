@@ -117,9 +117,9 @@ def test_one_sequence_as_funsor_has_it():
     near(by_likelihood(single, seen), log_sum(logs))
 
 
-def by_likelihood(program, *args):
+def by_likelihood(program, *args, params=PARAMS):
     compute = lambda p: log_likelihood(marginal(program), p, *args, batch_ndims=0)  # noqa: E731
-    return fast_jit(compute)(PARAMS)["seen"]
+    return fast_jit(compute)(params)["seen"]
 
 
 @pytest.mark.parametrize("most", [1 << 24, 0], ids=["side by side", "step by step"])
@@ -130,7 +130,7 @@ def test_sequences_with_a_start_and_masks(most, monkeypatch):
     near(evidence, [log_sum(by_path(n, 2)[1]) for n in range(N)])
 
 
-@pytest.mark.parametrize("length", [1, 2, 5])
+@pytest.mark.parametrize("length", [1, 5])
 def test_steps_after_the_end_add_nothing(length):
     """NumPyro gives each state of a masked latent weight one: log K for every step too many."""
     from numpyro.contrib.funsor import config_enumerate, enum
@@ -210,16 +210,14 @@ def by_definition(row, survive, meet, certain):
     return np.log(total)
 
 
-@pytest.mark.parametrize("length", [2, 3, 5])
+@pytest.mark.parametrize("length", [2, 5])
 def test_a_mask_on_a_latent_is_not_applied_to_it(length):
     """Against every path; in the form of NumPyro's gallery the likelihood is the textbook's."""
     every = np.array(list(itertools.product((0, 1), repeat=length)))
     history, survive, meet = every[every.any(1)], 0.7, 0.4
     params = {"survive": jnp.array(survive), "meet": jnp.array(meet)}
     for certain in (True, False):
-        program = handlers.substitute(marginal(captures), data=params)
-        sites = handlers.trace(program).get_trace(jnp.asarray(history), certain)
-        found = sites["seen"]["fn"].log_prob(sites["seen"]["value"])
+        found = by_likelihood(captures, jnp.asarray(history), certain, params=params)
         near(found, [by_definition(row, survive, meet, certain) for row in history])
         if certain:
             near(found, [textbook(row, survive, meet) for row in history])
