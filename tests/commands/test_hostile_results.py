@@ -156,20 +156,13 @@ def test_a_fit_that_arviz_saved_again_is_read_if_its_values_are_the_same(folder,
         load_fit(str(path))
 
 
-def outside(file, folder):
-    file["elsewhere"] = h5py.ExternalLink(str(folder / "pipe.nc"), "/x")
+def linked(name, target):
+    """What gives a file one more name, for what `target` makes of the file and its folder."""
 
+    def change(file, folder):
+        file[name] = target(file, folder)
 
-def soft(file, _):
-    file["point_estimate/again"] = h5py.SoftLink("/point_estimate")
-
-
-def loop(file, _):
-    file["point_estimate/again"] = file["/"]
-
-
-def pair(file, _):
-    file["point_estimate/one"] = file.create_group("two")
+    return change
 
 
 def deep(file, _):
@@ -194,9 +187,14 @@ def vast(file, _):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (outside, "'/elsewhere' is a link"), (soft, "'/point_estimate/again' is a link"),
-        (loop, "has another name too"), (pair, "has another name too"), (deep, "16 deep"),
-        (raw, "are in another file"), (virtual, "are in another file"),
+        (linked("outside", lambda _, folder: h5py.ExternalLink(str(folder / "pipe.nc"), "/x")),
+         "'/outside' is a link"),
+        (linked("point_estimate/soft", lambda *_: h5py.SoftLink("/point_estimate")),
+         "'/point_estimate/soft' is a link"),
+        (linked("point_estimate/loop", lambda file, _: file["/"]), "has another name too"),
+        (linked("point_estimate/pair", lambda file, _: file.create_group("two")),
+         "has another name too"),
+        (deep, "16 deep"), (raw, "are in another file"), (virtual, "are in another file"),
         (vast, "more than the file holds"),
     ],
 )  # fmt: skip

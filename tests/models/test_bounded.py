@@ -60,48 +60,38 @@ KINDS = ("bits.csv.gz", "empty.csv.gz", "parts.csv.gz", "bits.npz", "notes.npz",
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_expands_beyond_the_memory_is_refused_before_it_is_read(tmp_path, monkeypatch, kind):
+def test_memory_is_reckoned_before_a_file_is_read(tmp_path, monkeypatch, kind):
+    """What expands beyond the memory is refused unread. Reading takes no more than was reckoned:
+    room for exactly that admits the file, a byte less does not."""
     path = tmp_path / kind
     size = write(path, kind)
     assert path.stat().st_size < size / 20
-    monkeypatch.setattr(bounded, "free_memory", lambda: size)  # reading takes several times as much
     options = {"key": "x"} if kind == "notes.npz" else {}
-    tracemalloc.start()
-    try:
-        for reader in (load_table, load_mixed):
-            words = f"{size / 1e6:.0f} MB are free: leave out rows or columns"
-            with refused(f"{kind}: expands to ", " MB or more, which takes about ", words):
-                reader(path, **options)
-        assert tracemalloc.get_traced_memory()[1] < size
-    finally:
-        tracemalloc.stop()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_reading_takes_no_more_memory_than_was_reckoned(tmp_path, monkeypatch, kind):
-    """Room for exactly what is reckoned admits the file, a byte less does not."""
-    path = tmp_path / kind
-    write(path, kind)
-    reckoned = []
-    check = bounded.check_room
+    allowed = {**options, "allow_empty": True, "allow_constant": True}
+    reckoned, check = [], bounded.check_room
 
     def keep(path, size, needed, room=None):
         reckoned.append(needed)
         check(path, size, needed, room)
 
-    for module in ("bounded", "array_tables"):
-        monkeypatch.setattr(f"ppl_models.data.{module}.check_room", keep)
-    options = {"key": "x"} if kind == "notes.npz" else {}
     tracemalloc.start()
     try:
-        load_table(path, allow_empty=True, allow_constant=True, **options)
-        peak = tracemalloc.get_traced_memory()[1]
+        with monkeypatch.context() as patch:
+            patch.setattr(bounded, "free_memory", lambda: size)  # reading takes several times that
+            for reader in (load_table, load_mixed):
+                words = f"{size / 1e6:.0f} MB are free: leave out rows or columns"
+                with refused(f"{kind}: expands to ", " MB or more, which takes about ", words):
+                    reader(path, **options)
+        assert tracemalloc.get_traced_memory()[1] < size
+        for module in ("bounded", "array_tables"):
+            monkeypatch.setattr(f"ppl_models.data.{module}.check_room", keep)
+        load_table(path, **allowed)
+        needed = max(reckoned)
+        assert tracemalloc.get_traced_memory()[1] <= needed
     finally:
         tracemalloc.stop()
-    needed = max(reckoned)
-    assert peak <= needed
     monkeypatch.setattr(bounded, "free_memory", lambda: needed)
-    load_table(path, allow_empty=True, allow_constant=True, **options)
+    load_table(path, **allowed)
     monkeypatch.setattr(bounded, "free_memory", lambda: needed - 1)
     with refused("expands to "):
         load_table(path, **options)

@@ -27,18 +27,10 @@ from ppl_models.distributions import (
 )
 
 
-@pytest.fixture
-def x64():
-    before = jax.config.jax_enable_x64
-    jax.config.update("jax_enable_x64", True)
-    yield
-    jax.config.update("jax_enable_x64", before)
-
-
 @pytest.fixture(params=[False, True], ids=["single", "double"])
-def double(request):
+def precise(request):
     if request.param:
-        request.getfixturevalue("x64")
+        request.getfixturevalue("double")
     return request.param
 
 
@@ -54,10 +46,10 @@ EACH = pytest.mark.parametrize("name", INSTANCES)
 # ---- one bit ---------------------------------------------------------------------------------
 
 
-def test_noisy_or_is_right_from_the_tiniest_to_the_largest_input(double):
+def test_noisy_or_is_right_from_the_tiniest_to_the_largest_input(precise):
     caused = np.array([1e-30, 1e-10, 1e-3, 0.6, 0.8, 5.0, 40.0, 1e4])
     fn = NoisyOr(jnp.asarray(caused))
-    tolerance = 1e-13 if double else 1e-6
+    tolerance = 1e-13 if precise else 1e-6
     one, zero = log_prob_of(fn, 1), log_prob_of(fn, 0)
     expected = [np.log(-np.expm1(-u)) if u < 1 else np.log1p(-np.exp(-u)) for u in caused]
     np.testing.assert_allclose(one, expected, rtol=tolerance)
@@ -65,7 +57,7 @@ def test_noisy_or_is_right_from_the_tiniest_to_the_largest_input(double):
     np.testing.assert_allclose(np.exp(one) + np.exp(zero), 1, rtol=tolerance)
 
 
-@pytest.mark.usefixtures("x64")
+@pytest.mark.usefixtures("double")
 def test_noisy_or_gradients():
     caused = jnp.array([1e-30, 1e-3, 0.6, 0.8, 5.0, 40.0])
     slope = jax.jit(jax.vmap(jax.grad(lambda u, v: NoisyOr(u).log_prob(v)), (0, None)))
@@ -101,20 +93,20 @@ def test_noisy_or_with_endless_input_is_always_on():
     assert jax.jit(jax.grad(lambda u: NoisyOr(u).log_prob(1)))(np.inf) == 0
 
 
-def test_clipped_normal_is_the_probit_even_far_in_the_tail(double):
+def test_clipped_normal_is_the_probit_even_far_in_the_tail(precise):
     loc = np.array([-1e6, -700.0, -42.0, -40.0, -1.3, 0.0, 0.4, 9.0, 41.0, 1e6])
     scale = 2.0
     fn = ClippedNormal(jnp.asarray(loc), scale)
-    tolerance = 1e-11 if double else 1e-5
+    tolerance = 1e-11 if precise else 1e-5
     for value, sign in ((1, 1), (0, -1)):
         expected = scipy.stats.norm.logcdf(sign * loc / scale)
         # Next to certainty, single precision knows the probability and not its distance from 1.
-        allowed = 1e-30 if double else 1e-9
+        allowed = 1e-30 if precise else 1e-9
         log_prob = log_prob_of(fn, value)
         np.testing.assert_allclose(log_prob, expected, rtol=tolerance, atol=allowed)
 
 
-def test_clipped_normal_gradients_hold_where_the_probability_underflows(double):
+def test_clipped_normal_gradients_hold_where_the_probability_underflows(precise):
     ratio = np.array([-1e4, -300, -30.1, -29.9, -20.5, -19.5, -10.1, -9.9, -2.0, 0.0, 3.0, 50.0])
 
     def log_one(loc):
@@ -124,12 +116,12 @@ def test_clipped_normal_gradients_hold_where_the_probability_underflows(double):
     # function, which does not underflow.
     mills = np.sqrt(2 / np.pi) / scipy.special.erfcx(-ratio / np.sqrt(2))
     first = jax.jit(jax.vmap(jax.grad(log_one)))(jnp.asarray(ratio))
-    np.testing.assert_allclose(first, mills, rtol=1e-12 if double else 2e-6, atol=1e-30)
+    np.testing.assert_allclose(first, mills, rtol=1e-12 if precise else 2e-6, atol=1e-30)
     second = jax.jit(jax.vmap(jax.grad(jax.grad(log_one))))(jnp.asarray(ratio))
     # Far off the sum cancels badly; there it is -1 + 1/x² - 6/x⁴ and so on.
     far = np.minimum(ratio, -100.0) ** -2.0
     expected = np.where(ratio > -100, -mills * (ratio + mills), -1 + far - 6 * far**2)
-    np.testing.assert_allclose(second, expected, rtol=1e-9 if double else 1e-3, atol=1e-30)
+    np.testing.assert_allclose(second, expected, rtol=1e-9 if precise else 1e-3, atol=1e-30)
 
 
 def test_hard_clip_is_zero_or_minus_infinity_and_never_nan():
@@ -202,6 +194,8 @@ def test_shapes_types_and_both_kinds_of_key(name):
     assert [moment.shape for moment in moments_of(fn)] == [fn.shape()] * 2
     assert not fn.has_rsample
     assert fn.support(draws).all()
+    with jax.enable_x64(True):
+        assert log_prob_of(INSTANCES[name](), draws[0, 0]).dtype == jnp.float64
 
 
 @EACH
@@ -251,13 +245,6 @@ def test_vmap_over_keys_values_and_the_distribution_itself(name):
     keys = random.split(random.key(1), 2)
     draws = jax.jit(jax.vmap(lambda fn, key: fn.sample(key), in_axes=(axes, 0)))(many, keys)
     assert draws.shape == value.shape
-
-
-@EACH
-@pytest.mark.usefixtures("x64")
-def test_double_precision_when_asked(name):
-    fn = INSTANCES[name]()
-    assert log_prob_of(fn, sample_from(fn, random.key(0), ())).dtype == jnp.float64
 
 
 # ---- what is refused -----------------------------------------------------------------------------
