@@ -80,13 +80,6 @@ def align(
     :param params: by site, with or without leading axes of draws.
     :param arguments: (args, kwargs) of the program; of the data only kinds and shapes matter. They
         may be left out where some method has read the program before.
-
-    >>> from latentbits.models import bernoulli_mixture
-    >>> wanted = {"mixing": np.array([0.9, 0.1]), "probs": np.array([[0.2], [0.7]])}
-    >>> estimate = {"mixing": np.array([0.2, 0.8]), "probs": np.array([[0.6], [0.1]])}
-    >>> some = ((np.ones((3, 1)),), {"num_components": 2})
-    >>> align(bernoulli_mixture, estimate, wanted, some)["mixing"].tolist()
-    [0.8, 0.2]
     """
     params = {name: np.asarray(value) for name, value in params.items()}
     reference = {name: np.asarray(value) for name, value in reference.items()}

@@ -110,13 +110,7 @@ def point_groups(
     columns: Sequence[str] | None = None,
     attrs: Mapping[str, Any] | None = None,
 ) -> Groups:
-    """A point estimate and the way to it, with a note on what it can be used for.
-
-    >>> from latentbits.models import latent_trait
-    >>> groups = point_groups(latent_trait, {"bias": np.zeros(3)}, [2.0, 1.0])
-    >>> sorted(groups), groups["point_estimate"].attrs["note"][:16]
-    (['optimization', 'point_estimate'], 'A point estimate')
-    """
+    """A point estimate and the way to it, with a note on what it can be used for."""
     dims, about = dims_of(getattr(model, "__name__", "")), {**(attrs or {}), "note": POINT}
     return {
         "point_estimate": dataset(params, columns=columns, attrs=about, dims=dims),
@@ -136,16 +130,6 @@ def posterior_groups(
     """Draws (num_chains, num_draws, ...) brought together under the program's symmetries.
 
     Where the program has some, the draws as they were made are kept beside them.
-
-    >>> from latentbits.models import bernoulli_mixture
-    >>> probs = np.array([[[0.1], [0.9]], [[0.9], [0.1]]])[None]
-    >>> draws = {"mixing": np.full((1, 2, 2), 0.5), "probs": probs}
-    >>> some = ((np.ones((3, 1)),), {"num_components": 2})
-    >>> groups = posterior_groups(bernoulli_mixture, draws, {}, arguments=some)
-    >>> bool((groups["posterior"]["probs"][:, 0] == groups["posterior"]["probs"][:, 1]).all())
-    True
-    >>> bool((groups["posterior_raw"]["probs"] == probs).all())
-    True
     """
     raw = {x: np.asarray(v) for x, v in params.items()}
     near = together(model, raw, stats.get("lp"), arguments)

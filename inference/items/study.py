@@ -105,13 +105,6 @@ def study_items(
     :param posterior: gives the mean and covariance of the factors of each row where they are more
         than three.
     :param labels: test every item for a difference between these groups.
-
-    >>> from latentbits.models import latent_trait
-    >>> point = {"weights": np.array([[1.0, 2.0, 1.0]]), "bias": np.zeros(3)}
-    >>> data = np.array([[0.0, 1.0, 1.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0], [1.0, 0.0, 0.0]])
-    >>> study = study_items(latent_trait, point, {}, ((data,), {"num_factors": 1}))
-    >>> list(study.items), study.scores["factor_1"].shape
-    (['discrimination', 'difficulty', 'loading'], (4,))
     """
     opened = open_items(program, arguments)
     if opened is None:

@@ -278,17 +278,7 @@ def row_evidence(
     arguments: Arguments,
     structure: Structure | None = None,
 ) -> Array:
-    """log p(y_n) of each row, (num_data,): all that `marginal` puts in place of what is observed.
-
-    >>> from latentbits import inspect
-    >>> from latentbits.models import bernoulli_mixture
-    >>> params = {"mixing": jnp.array([0.5, 0.5]), "probs": jnp.array([[0.9], [0.1]])}
-    >>> arguments = (jnp.array([[1]]),), {"num_components": 2}
-    >>> anatomy = inspect(bernoulli_mixture, *arguments)
-    >>> evidence = jax.jit(lambda p: row_evidence(bernoulli_mixture, anatomy, p, arguments))(params)
-    >>> round(float(jnp.exp(evidence[0])), 4)
-    0.5
-    """
+    """log p(y_n) of each row, (num_data,): what `marginal` puts in place of what is observed."""
     params = {name: jnp.asarray(value) for name, value in params.items()}
     program = marginal(model, sites=anatomy.names, plate=anatomy.plate, structure=structure)
     # By default a GPU multiplies single precision with ten bits.

@@ -80,13 +80,7 @@ def find_elimination(
     sites: Sequence[str] | None = None,
     plate: str | None = None,
 ) -> Chain | Graph | Elements | None:
-    """The chain, graph or elements along which the latents are summed; None: by a table.
-
-    >>> from latentbits.models import bernoulli_mixture
-    >>> import jax.numpy as jnp
-    >>> find_elimination(bernoulli_mixture, (jnp.zeros((5, 2)),), {"num_components": 3}) is None
-    True
-    """
+    """The chain, graph or elements along which the latents are summed; None: by a table."""
     facts = run_abstractly(model, args, kwargs, lambda trace: latent_facts(trace, sites, plate))
     if facts.scanned:
         chain = find_chain(model, args, kwargs)

@@ -103,16 +103,6 @@ def find_graph(
 
     :param summed: False where they are to be sampled: it has no components then, and none of the
         limits of a sum.
-
-    >>> import jax.numpy as jnp, numpyro, numpyro.distributions as dist
-    >>> def family(height):
-    ...     parent = numpyro.sample("parent", dist.Bernoulli(0.3))
-    ...     with numpyro.plate("children", len(height)):
-    ...         child = numpyro.sample("child", dist.Bernoulli(0.2 + 0.5 * parent))
-    ...         numpyro.sample("height", dist.Normal(child, 1.0), obs=height)
-    >>> graph = find_graph(family, (jnp.zeros(5),), {})
-    >>> graph.names, graph.components[0].factors
-    (('parent', 'child'), (('parent', (0,)), ('child', (0, 1)), ('height', (1,))))
     """
 
     def read(trace: dict[str, dict]) -> Graph | None:
@@ -270,20 +260,7 @@ def _component(
 
 
 def find_chain(model: Callable, args: tuple, kwargs: dict) -> Chain | None:
-    """The chain of a program; None if no scan of it has discrete latents.
-
-    >>> import numpyro, numpyro.distributions as dist
-    >>> from numpyro.contrib.control_flow import scan
-    >>> def weather(seen):
-    ...     def step(rainy, umbrella):
-    ...         rainy = numpyro.sample("rainy", dist.Bernoulli(0.2 + 0.6 * rainy))
-    ...         numpyro.sample("umbrella", dist.Bernoulli(0.1 + 0.8 * rainy), obs=umbrella)
-    ...         return rainy, None
-    ...     scan(step, jnp.array(0), seen)
-    >>> chain = find_chain(weather, (jnp.array([1, 1, 0]),), {})
-    >>> chain.names, chain.observed, chain.length, chain.order
-    (('rainy',), ('umbrella',), 3, 1)
-    """
+    """The chain of a program; None if no scan of it has discrete latents."""
     scans: list[tuple] = []
 
     def read(trace: dict[str, dict]) -> Chain | None:

@@ -244,6 +244,12 @@ def test_near_misses_are_not_recognised(model, data):
     assert known(model, data) is None
 
 
+def test_what_was_recognised_is_told_with_its_sites():
+    assert repr(known(classes, BITS)) == (
+        "Known(bernoulli_mixture, {'mixing': 'share', 'probs': 'rates'})"
+    )
+
+
 @in_double
 def test_near_misses_are_right():
     """They take gradient steps: the loss falls, and no parameter leaves its support."""

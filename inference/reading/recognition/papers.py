@@ -384,20 +384,6 @@ def recognise(
 
     :param among: the forms that are of interest.
     :param under: the handler that the program is read under: ours is compared under it too.
-
-    >>> import numpyro
-    >>> import numpyro.distributions as dist
-    >>> from latentbits.inference.reading.reader import open_program
-    >>> def clusters(table):
-    ...     rates = numpyro.sample("rates", dist.Beta(2.0, 2.0).expand((3, 2)).to_event(2))
-    ...     share = numpyro.sample("share", dist.Dirichlet(jnp.ones(2)))
-    ...     with numpyro.plate("people", len(table)):
-    ...         group = numpyro.sample("group", dist.Categorical(share))
-    ...         bits = dist.Bernoulli(jnp.asarray(rates).T[group])
-    ...         numpyro.sample("answers", bits.to_event(1), obs=table)
-    >>> reader, rows = open_program(clusters, (jnp.eye(3),), {})
-    >>> recognise(reader.model, reader.anatomy, rows)
-    Known(bernoulli_mixture, {'mixing': 'share', 'probs': 'rates'})
     """
     unknown = any(isinstance(x, jax.core.Tracer) for x in rows.rest)
     if unknown or anatomy.nesting != 1 or not anatomy.observed:
