@@ -42,9 +42,10 @@ def loss(vector, levels, data, seen, group):
     return total
 
 
-@pytest.mark.parametrize("levels", [(2,) * 6, (3, 2, 4, 2, 3, 2)])
-def test_a_fit_is_a_maximum_of_the_likelihood_of_both_groups(levels):
-    data, group = drawn(120, 0.0)
+# As many rows as below, whose fits of bits are then compiled.
+@pytest.mark.parametrize(("levels", "count"), [(BITS, 300), ((3, 2, 4, 2, 3, 2), 120)])
+def test_a_fit_is_a_maximum_of_the_likelihood_of_both_groups(levels, count):
+    data, group = drawn(count, 0.0)
     rng = np.random.default_rng(1)
     data = data + rng.integers(0, np.array(levels) - 1, data.shape)  # up to the highest level
     seen = rng.random(data.shape) < 0.9
