@@ -248,9 +248,14 @@ def test_a_rotation_that_would_turn_nothing_is_refused(fitted, capsys, asked, wh
     assert why in capsys.readouterr().err and not out.exists()
 
 
-@pytest.mark.parametrize("method", ["QuadratureEM", "BoundEM"])
-@pytest.mark.parametrize("rotation", ["none", "varimax", "oblimin"])
-@pytest.mark.parametrize("model", ["latent_trait", "graded_trait"])
+@pytest.mark.parametrize(
+    ("model", "rotation", "method"),
+    [
+        ("latent_trait", "none", "QuadratureEM"), ("graded_trait", "none", "BoundEM"),
+        ("latent_trait", "varimax", "BoundEM"), ("graded_trait", "varimax", "QuadratureEM"),
+        ("latent_trait", "oblimin", "BoundEM"), ("graded_trait", "oblimin", "QuadratureEM"),
+    ],
+)  # fmt: skip
 def test_transform_of_the_rows_fitted_gives_the_scores_of_the_fit(
     tmp_path, model, rotation, method
 ):
