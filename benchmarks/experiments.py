@@ -3,8 +3,8 @@
     python benchmarks/experiments.py [NAME ...] [--jobs 4] [--limit 1800] [--out FILE]
 
 Each runs as `latentbits reproduce NAME`, or by `benchmarks/reproduce.py`, in a process of its own.
-The claims stand in `tests/support/paper_checks.py`. The exit status is 1 if one fails. An
-experiment that has no data of its own is listed as "needs FILE" and counts neither way.
+The claims stand in `claims.py` and in `tests/support/paper_checks.py`. The exit status is 1 if one
+fails. An experiment that has no data of its own is listed as "needs FILE" and counts neither way.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
 import beyond  # noqa: E402
-from paper_checks import AT_DEFAULT, CHECKS, finite  # noqa: E402
+from claims import AT_DEFAULT  # noqa: E402
+from paper_checks import CHECKS, finite  # noqa: E402
 
 from inference.papers.experiment import experiments  # noqa: E402
 
