@@ -4,14 +4,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from inference.files.figures import (
-    PALETTE,
-    hinton,
-    house_style,
-    image_grid,
-    spectrum,
-    time_course,
-)
+from inference.files.figures import PALETTE, hinton, house_style, image_grid, spectrum, time_course
 
 
 @pytest.fixture

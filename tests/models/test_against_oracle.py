@@ -18,13 +18,7 @@ import numpy as np
 import oracle
 import pytest
 from numpyro import handlers
-from program_cases import (
-    CASES,
-    NUM_CANDIDATES,
-    NUM_DATA,
-    NUM_FEATURES,
-    clipped_gaussian,
-)
+from program_cases import CASES, NUM_CANDIDATES, NUM_DATA, NUM_FEATURES, clipped_gaussian
 
 import ppl_models
 

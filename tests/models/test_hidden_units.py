@@ -22,10 +22,7 @@ from distribution_tools import (
 )
 from jax import random
 
-from ppl_models.distributions import (
-    CombinationCauses,
-    RealCombinationCauses,
-)
+from ppl_models.distributions import CombinationCauses, RealCombinationCauses
 
 
 def all_states(num_causes):

@@ -7,12 +7,7 @@ import pytest
 from jax import random
 from tools import assert_rate
 
-from ppl_models.data import (
-    InputError,
-    digits,
-    patches,
-    small_digits,
-)
+from ppl_models.data import InputError, digits, patches, small_digits
 from ppl_models.data.images import difference_of_gaussians
 
 

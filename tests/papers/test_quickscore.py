@@ -4,14 +4,7 @@ import jax
 import numpy as np
 import oracle
 from beyond import quickscore
-from beyond.quickscore import (
-    Causes,
-    grouped,
-    learn,
-    log_empty,
-    log_likelihood,
-    log_truncated,
-)
+from beyond.quickscore import Causes, grouped, learn, log_empty, log_likelihood, log_truncated
 from tools import fast_jit
 
 WIDTH = 4

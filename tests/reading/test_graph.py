@@ -78,10 +78,7 @@ def test_dawid_and_skene_as_numpyro_writes_it():
     """Its sizes are values of its arguments."""
     positions = np.array([0, 1, 2, 2])
     annotations = RNG.integers(0, 2, (5, 4))
-    params = {
-        "beta": jnp.asarray(RNG.dirichlet(np.ones(2), (3, 2))),
-        "pi": jnp.array([0.35, 0.65]),
-    }
+    params = {"beta": jnp.asarray(RNG.dirichlet(np.ones(2), (3, 2))), "pi": jnp.array([0.35, 0.65])}
     check(dawid_skene, (positions, annotations), params, {"c": ((5, 1), 2)})
 
 

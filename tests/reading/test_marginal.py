@@ -12,7 +12,6 @@ import oracle
 import pytest
 from jax import random
 from jax.scipy.special import logsumexp
-from numpyro import handlers
 from numpyro.infer import NUTS, SVI, Predictive, Trace_ELBO, init_to_value, log_likelihood
 from numpyro.infer.autoguide import AutoDelta
 from numpyro.infer.util import initialize_model, log_density
@@ -21,18 +20,10 @@ from scipy.stats import norm, poisson
 from small_programs import CASES, NUM_DATA, NUM_FEATURES, mixture_case
 from tools import density, fast_jit, in_double, near, oracle_evidence, sample
 
-from inference import (
-    EM,
-    AllStates,
-    AtMost,
-    Given,
-    TruncatedEM,
-    marginal,
-)
+from inference import EM, AtMost, Given, TruncatedEM, marginal
 from inference.reading import state_sums
 from inference.reading.state_sums import Part, log_sum
-from inference.reading.tracing import trace_shapes
-from ppl_models import bernoulli_mixture, binary_sparse_coding
+from ppl_models import binary_sparse_coding
 from ppl_models.distributions import NoisyOr
 
 
@@ -230,15 +221,6 @@ def test_loo_of_a_marginal_program():
     old = az.__version__.startswith("0.")
     result = az.loo(az.from_dict(**groups) if old else az.from_dict(groups))
     assert result.n_data_points == NUM_DATA
-
-
-def test_mixture_summed_out_has_no_discrete_site():
-    case = mixture_case()
-    args, kwargs = case.arguments
-    program = handlers.seed(marginal(bernoulli_mixture, AllStates()), 0)
-    trace = trace_shapes(program, args, kwargs)
-    names = {name for name, site in trace.items() if site["type"] == "sample"}
-    assert names == {"mixing", "probs", "observed"}
 
 
 def test_states_that_rule_bits_out():

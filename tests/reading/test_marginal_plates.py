@@ -255,16 +255,3 @@ def test_vmap_over_parameters_and_states():
 
     table, bits = case.table()
     near(fast_jit(jax.vmap(one))(jnp.asarray(bits)), table)
-
-
-def test_states_of_several_sites_at_once():
-    case = CASES["two_sites"]
-    reader, _ = open_program(case.model, *case.arguments, structure=Structure.GENERAL)
-    table, bits = case.table()
-    values = reader.anatomy.unpack(jnp.asarray(bits)[:, None, :])
-    assert {name: value.shape for name, value in values.items()} == {
-        "left": (16, 1, 1),
-        "right": (16, 1, 3),
-    }
-    log_joint = fast_jit(lambda params: reader.log_joint(params, bits[:, None, :], case.arguments))
-    near(log_joint(case.typed()), table)

@@ -10,12 +10,7 @@ from numpyro.infer.util import log_density
 from small_programs import CASES
 from tools import density, fast_jit, in_double, near
 
-from inference import (
-    ProgramError,
-    Structure,
-    marginal,
-    quadratic_bound,
-)
+from inference import ProgramError, Structure, marginal, quadratic_bound
 from inference.reading.reader import open_program
 from inference.reading.tracing import trace_shapes
 from ppl_models import binary_sparse_coding, latent_trait

@@ -8,10 +8,7 @@ import pytest
 from small_programs import CASES
 from tools import close, in_double
 
-from inference import (
-    EM,
-    Structure,
-)
+from inference import EM, Structure
 from inference.reading.reader import open_program
 
 
