@@ -286,15 +286,13 @@ def test_second_order_and_two_latents_a_step():
     latents = {"flip": ((T + 1,), 2), "kind": ((T + 1,), 2)}
     for model in (backwards, ahead):
         assert dict(find_chain(model, (seen,), {}).orders) == {"flip": 2, "kind": 1, "seen": 0}
-    check(ahead, (seen,), PARAMS, latents)
-    # NumPyro gives a scan its values in the order of its steps: backwards, with the rows turned.
-    near(density(backwards, (turned,), PARAMS), density(ahead, (seen,), PARAMS))
-    best = latent_posterior(random.key(0), ahead, PARAMS, seen, batch_ndims=0).best["flip"]
+    values, logs = check(ahead, (seen,), PARAMS, latents)
+    best = values["flip"][logs.argmax()]
     assert best.tolist() != best[::-1].tolist()
-    found = latent_posterior(random.key(0), backwards, PARAMS, turned, batch_ndims=0).best["flip"]
-    np.testing.assert_array_equal(found, best[::-1])
+    # NumPyro gives a scan its values in the order of its steps, whichever rows these have.
+    near(density(backwards, (turned,), PARAMS), np.logaddexp.reduce(logs))
     given_back = handlers.substitute(recover(backwards, best=True), data=PARAMS)
-    recovered = handlers.trace(given_back).get_trace(turned)["flip"]["value"]
+    recovered = fast_jit(lambda y: handlers.trace(given_back).get_trace(y)["flip"]["value"])(turned)
     np.testing.assert_array_equal(recovered, best[::-1])
 
 

@@ -37,25 +37,33 @@ def density(model, args, params):
     return jax.jit(lambda p: log_density(marginal(model), args, {}, p)[0])(params)
 
 
-def check(model, args, params, latents, draws=0, slopes=False):
-    """The evidence, the probability of every value and the best state are those of all states."""
+def check(model, args, params, latents, draws=1, slopes=False):
+    """The evidence, the probability of every value and the best state are those of all states.
+
+    :return: all assignments and their log densities
+    """
     values, logs = every(model, args, params, latents)
-    near(density(model, args, params), logsumexp(logs))
     if slopes:
-        found = jax.grad(lambda p: density(model, args, p))(params)
+        summed = lambda p: log_density(marginal(model), args, {}, p)[0]  # noqa: E731
+        total, found = jax.jit(jax.value_and_grad(summed))(params)
         wanted = jax.grad(lambda p: logsumexp(every(model, args, p, latents)[1]))(params)
         for name in params:
             near(found[name], wanted[name])
+    else:
+        total = density(model, args, params)
+    near(total, logsumexp(logs))
     weight = np.asarray(jax.nn.softmax(logs))
-    posterior = latent_posterior(random.key(0), model, params, *args, batch_ndims=0)
+    samples = {name: jnp.repeat(jnp.asarray(x)[None], draws, 0) for name, x in params.items()}
+    posterior = latent_posterior(random.key(1), model, samples, *args)
     for name, (_, states) in latents.items():
-        np.testing.assert_array_equal(posterior.best[name], values[name][weight.argmax()])
+        # A program without parameters has no draws of them.
+        first = (lambda x: x[0]) if params else (lambda x: x)
+        best, probabilities = first(posterior.best[name]), first(posterior.probabilities[name])
+        np.testing.assert_array_equal(best, values[name][weight.argmax()])
         for place, value in enumerate(range(states) if isinstance(states, int) else states):
             wanted = np.tensordot(weight, values[name] == value, 1)
-            near(posterior.probabilities[name][..., place], wanted, 1e-4)
-    if draws:
-        samples = {name: jnp.repeat(jnp.asarray(x)[None], draws, 0) for name, x in params.items()}
-        drawn = latent_posterior(random.key(1), model, samples, *args).draws
-        for name in latents:
+            near(probabilities[..., place], wanted, 1e-4)
+        if draws > 1:
             mean = np.tensordot(weight, values[name], 1)
-            assert np.abs(drawn[name].mean(0) - mean).max() < 5 * 0.5 / np.sqrt(draws)
+            assert np.abs(posterior.draws[name].mean(0) - mean).max() < 5 * 0.5 / np.sqrt(draws)
+    return values, np.asarray(logs)
