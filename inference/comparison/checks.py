@@ -3,15 +3,16 @@
 score         how well it predicts. Arrived: its distance from the best, row by row, is at most 0.01
               nats per row at the upper end of a 95 % interval, which counts the Monte-Carlo errors
               of both; where the rows that judge leave more than 0.0025 open (the median of the
-              errors), it is at most twice that. A sampler's own error is at most 0.0025 then, R̂
-              of its log joint at most 1.05; of several starts two ended within 0.01 nats per row
-              of the best; at most 0.01 are left to gain
+              errors), it is at most twice that. A sampler's own error by all draws is at most
+              0.0025 then, R̂ of its log joint at most 1.05; of several starts two ended within 0.01
+              nats per row of the best; at most 0.01 are left to gain
 uncertainty   whether intervals can be taken from it. Of a sampler: R̂ of the log joint at most 1.01,
               of the parameters after relabelling 1.05, at least 400 effective draws in bulk and
               tail, divergences in fewer than 0.1 % of the draws since the last adaptation, which
               is repeated once with shorter steps. Of a guide: Pareto k̂ ≤ min(1 − 1 / log10 S, 0.7)
-              for S draws (Vehtari et al. 2024), two starts that agree, and a score that arrived:
-              k̂ says nothing of a mode where no draw is. A point estimate claims none
+              for S draws (Vehtari et al. 2024), and two starts that agree. Of both a score that
+              arrived: R̂ and k̂ say nothing of a mode where no draw is. A point estimate claims
+              none
 best          the highest held-out score among those that fall short of the score in nothing but
               their distance
 not yet       the limit ended it: a censored time, "> 120 s". A divergence is no matter of time
@@ -99,7 +100,8 @@ STARTS: Check = (
 )  # fmt: skip
 SCORE: tuple[Check, ...] = (
     FEW, _rhat(RHAT_SCORE), STARTS,
-    ("score_error", "its score is known to ± {score_error:.4f} only", _above(FINE)),
+    ("score_error", "its score is known to ± {score_error:.4f} only",
+     lambda error, row: not (error <= FINE or row.get("thinned"))),
     ("remaining", "about {remaining:.3f} nats per row left to gain", _above(CLOSE)),
 )  # fmt: skip
 DISTANCE: Check = (

@@ -111,7 +111,8 @@ class Watch:
             return Advice.LONGER_WARMUP if apart else Advice.GO_ON
         self.seconds = draws.seconds if self.seconds is None else self.seconds
         self.scores = score(self.field.judges, draws)
-        return Advice.ENOUGH if self.scores.mean_error() <= FINE else Advice.GO_ON
+        known = self.scores.test_step > 1 or self.scores.mean_error() <= FINE
+        return Advice.ENOUGH if known else Advice.GO_ON
 
 
 def run(
@@ -224,6 +225,7 @@ def judge(
         "held_out": float(held_out.mean()),
         "held_out_error": _standard_error(held_out),
         "score_error": scores.mean_error(),
+        "thinned": scores.test_step > 1,  # scored by some of its draws
         "estimator_error": scores.error,
         "num_scored": scores.test[..., 0].size,
         "train": float(log_mean(scores.train).mean()),

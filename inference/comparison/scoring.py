@@ -40,9 +40,11 @@ MOST_SAMPLED = 100
 """Draws that are scored where the likelihood of a row is itself sampled: seconds for each."""
 BLOCK = 256
 """Draws scored before their likelihoods are put away."""
-MOST_EXACT, MOST_INEXACT = 8_000_000, 400_000
-"""Likelihoods of fresh rows, of draws × rows, that are computed where a sum is exact, and where a
-row needs quadrature, which takes tens of times as long."""
+MOST_EXACT, MOST_INEXACT = 8_000_000, 6_000_000
+"""Likelihoods of fresh rows, of draws × rows, that are computed where a sum is exact; where a row
+needs quadrature, which takes tens of times as long, so many of draws × cells."""
+MOST_DOUBLED = 2
+"""Times that these are doubled where the Monte-Carlo error of the mean is too large."""
 MOST_STATES = 2_000_000_000
 """The same times the states of a row, where the sum is over these: half a minute."""
 MOST_TRAIN, LEAST_TRAIN = 100_000, 200
@@ -261,7 +263,8 @@ def spacing(judges: Judges, chains: int, count: int) -> tuple[int, int]:
     train = max(1, -(-chains * count // max(some, chains)))
     if not judges.fresh:
         return train, train
-    each = min(MOST_EXACT, MOST_STATES // judges.states) if evaluator.exact else MOST_INEXACT
+    each = MOST_INEXACT // judges.fresh[0].leaves[0].shape[-1]
+    each = min(MOST_EXACT, MOST_STATES // judges.states) if evaluator.exact else each
     most = min(most, each // judges.num_test)
     return train, max(1, -(-chains * count // max(most, chains)))
 
@@ -269,20 +272,21 @@ def spacing(judges: Judges, chains: int, count: int) -> tuple[int, int]:
 def score(judges: Judges, draws: Draws) -> Scores:
     """All rows under the draws, a block of draws at a time.
 
-    Fresh rows under more of the draws until the mean is known to `FINE`, or under all.
+    Where their mean is not known to `FINE`, fresh rows are scored under more of the draws.
     """
     step, test_step = spacing(judges, *next(iter(draws.params.values())).shape[:2])
     values, squares = judges.table(every(draws.params, step))
     train, test = np.split(values, [judges.num_train], axis=-1)
     squares = squares[judges.num_train :]
-    while True:
+    for _ in range(1 + MOST_DOUBLED):
         if judges.fresh:
             test, squares = judges.test(every(draws.params, test_step))
         error = float(np.sqrt(squares.sum())) / test.shape[-1]
         scores = Scores(step, train, test_step, test.astype(np.float64), error)
         if not judges.fresh or test_step == 1 or scores.mean_error() <= FINE:
-            return scores
+            break
         test_step = -(-test_step // 2)
+    return scores
 
 
 def every(values: dict[str, Any], step: int) -> dict[str, np.ndarray]:

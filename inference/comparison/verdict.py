@@ -90,7 +90,7 @@ def settle(rows: Rows, held_out: dict[str, np.ndarray], paths: dict) -> None:
         times = [arrival(near, clock), row.get("sound_from", 0.0)]
         arrived = mark(row, found) is Mark.ARRIVED and None not in times
         answer, missing = uncertainty(row)
-        if row["kind"] == "variational" and answer is Mark.ARRIVED and not arrived:
+        if answer is Mark.ARRIVED and not arrived:
             answer, missing = mark(row, found), ["its score has not arrived"]
         row |= {
             "score": mark(row, found).name, "score_why": list(found.values()),

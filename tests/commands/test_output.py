@@ -77,8 +77,11 @@ def test_a_full_disk_loses_no_result_and_leaves_nothing_in_pieces(tmp_path):
 
 
 def test_characters_that_an_encoding_lacks_are_escaped(tmp_path):
-    done = shell(tmp_path, f"{COMPARE} --out b --json", PYTHONIOENCODING="ascii")
-    assert done.stdout.isascii() and "\\u00b1" in done.stdout
+    command = (
+        f"cp bits.csv réponses.csv; {COMPARE.replace('bits.csv', 'réponses.csv')} --out b --json"
+    )
+    done = shell(tmp_path, command, PYTHONIOENCODING="ascii")
+    assert done.stdout.isascii() and "r\\u00e9ponses.csv" in done.stdout
     assert {"manifest.json", "report.html", "result.nc"} <= set(written(tmp_path / "b"))
     assert json.loads(done.stdout) == json.loads((tmp_path / "b" / "manifest.json").read_text())
 

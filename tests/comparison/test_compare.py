@@ -241,6 +241,9 @@ def test_the_command_writes_report_manifest_and_results(tmp_path, capsys):
 def test_of_many_draws_some_are_scored_where_a_row_needs_quadrature(exact, steps):
     judges = Judges(SimpleNamespace(exact=exact, sampled=False), np.arange(600), 450)
     assert spacing(judges, 4, 500) == steps  # of a table without fresh rows too
+    rows = SimpleNamespace(leaves=(np.zeros((600, 30)),))
+    fresh = judges._replace(fresh=(rows,), fresh_place=np.arange(1000))
+    assert spacing(fresh, 4, 500)[1] == (1 if exact else 10)  # 200 draws x 1000 rows x 30 cells
 
 
 def test_fresh_rows_and_the_truth_decide_where_both_are_known():

@@ -95,7 +95,7 @@ def test_what_draws_ask_for(monkeypatch, apart, draws, divergences, adaptation, 
     field = type("Field", (), {
         "model": bernoulli_product, "train_arguments": ((TABLE,), {}), "judges": None,
     })  # fmt: skip
-    scores = type("Scores", (), {"mean_error": lambda _: 0.001})
+    scores = type("Scores", (), {"mean_error": lambda _: 0.001, "test_step": 1})
     monkeypatch.setattr(judge, "score", lambda *_: scores())
     watch = judge.Watch(field)
     assert watch(chain_of(values, divergences), adaptation) is advice

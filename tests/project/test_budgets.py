@@ -23,7 +23,7 @@ BUDGETS = {
     "inference/files": 1470,
     "inference/items": 1270,
     "inference/papers": 2480,
-    "inference/comparison": 2975,
+    "inference/comparison": 2980,
     "inference/commands": 1875,
     "ppl_models": 2775,
 }
