@@ -17,7 +17,7 @@ from .compare import Comparison
 
 MOST = 5
 """Data sets by default: with so many a t interval is not much wider than a normal one."""
-EXTRA = 20.0
+EXTRA = 10.0
 """Seconds that the runs of a method on further data sets may take together, by default; it runs on
 two always, and on another where there is room for as much as the last took."""
 KEPT = ("held_out", "excess", "excess_error", "behind", "behind_error", "seconds",

@@ -192,13 +192,13 @@ def general_pictures(comparison: Comparison) -> Iterator[Picture]:
 
 def draw_paths(comparison: Comparison) -> Figure:
     done, style = ranked(comparison), styles(comparison)
-    ends = {x: comparison.paths[x][0][-1] for x in done}
-    best = next((ends[x] for x in done if comparison.rows[x]["best"]), max(ends.values()))
     figure, axes = panel(4.2, "seconds, compilation left out", "nats per row behind the best")
     axes.axhline(comparison.about["mark"], color=INK, linewidth=0.8, linestyle=":")
     for name in done:
         score, clock = comparison.paths[name]
-        gap = np.where(np.isfinite(score), np.maximum(best - score, LEAST), np.nan)
+        # From its end, which all rows that judge say: some of them score what is before.
+        behind = comparison.rows[name]["behind"] + score[-1] - score
+        gap = np.where(np.isfinite(score), np.maximum(behind, LEAST), np.nan)
         seconds = np.maximum(clock, 1e-3)
         axes.loglog(seconds, gap, label=name, markersize=4, linewidth=1.4, **style[name])
         if comparison.rows[name]["score"] == Mark.NOT_YET.name:
