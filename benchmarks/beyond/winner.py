@@ -13,12 +13,14 @@ from latentbits.models.data import InputError
 
 from inference.comparison.compare import Comparison, compare
 from inference.comparison.replicates import combine, repeat
-from inference.comparison.verdict import TIE, first, summary
+from inference.comparison.verdict import first, summary
 from inference.files.cards import CARDS, example, known_of
 from inference.files.output import read_json
 from inference.papers.experiment import Option, Outcome, Page, experiment
 from latentbits import models
 
+TIE = 1.5
+"""Times as long that a machine's clock may be off."""
 MOST = 4
 """Times as many data sets at most, where the interval of fewer could not tell."""
 REPEATS = 3
@@ -55,10 +57,9 @@ def winner(namespace: argparse.Namespace) -> Outcome:
     population: both numbers have come again if their means differ by no more than a 95 % interval
     of the pooled variance allows, that of the time on a log scale. That of the excess is at least
     what the rows that judge one data set leave open, that of the time at least that of repeated
-    runs on one data set, and its interval at least a factor of 1.5, which is what the verdict calls
-    a tie. While an interval could not tell twice the time or 0.05 nats per row, more
-    data sets are run, up to four times as many; `decides` says whether it can now. Times are those
-    of the machine.
+    runs on one data set, and its interval at least a factor of 1.5. While an interval could not
+    tell twice the time or 0.05 nats per row, more data sets are run, up to four times as many;
+    `decides` says whether it can now. Times are those of the machine.
     """
     said = _said(namespace)
     name, rows, about = said["model"], said["methods"], said["about"]

@@ -78,6 +78,8 @@ def load_comparison(path: str | Path) -> Comparison:
         raise InputError(f"{path}: holds no comparison; `latentbits compare` writes one")
     with opened(path, "comparison"):
         about, rows, reliability = (json.loads(attrs[x]) for x in ("about", "rows", "reliability"))
+        if any("score" not in row for row in rows.values()):
+            raise InputError(f"{path}: an earlier release wrote it; compare again")
         for one in reliability.values():
             one |= {x: np.array(one[x]) for x in ("said", "seen")}
         held_out, paths, params = {}, {}, {}

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from .compare import Comparison
 
 RULES = __doc__.split("\n\n", 1)[1] + "\n" + checks.RULES
-TIE = 1.5
-"""Times as long that the other side needs at least where one wins."""
 SIDES = {True: "bespoke", False: "generic"}
 
 COLUMNS = {
@@ -119,14 +117,6 @@ def opposed(rows: Rows) -> str | None:
     arrived = list(_arrived(rows))
     sides = [rows[x]["bespoke"] for x in arrived]
     return next((x for x in arrived if rows[x]["bespoke"] != sides[0]), None)
-
-
-def winner(rows: Rows) -> bool | None:
-    """Whether bespoke inference arrived first; None: neither side did by a factor of `TIE`."""
-    times, lead, other = _arrived(rows), first(rows), opposed(rows)
-    if lead is None or (other is not None and times[other] < TIE * times[lead]):
-        return None
-    return bool(rows[lead]["bespoke"])
 
 
 def ratio(rows: Rows, about: dict[str, Any]) -> list[float]:

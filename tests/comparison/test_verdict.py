@@ -13,7 +13,7 @@ from inference.baselines.samplers import Draws
 from inference.comparison.checks import REMARKS, SCORE, Mark, Status, uncertainty, wrong
 from inference.comparison.judge import chains, no_row, progress, remaining
 from inference.comparison.reference import strict_doubts
-from inference.comparison.verdict import cells, headline, verdict, winner
+from inference.comparison.verdict import cells, headline, verdict
 
 LATE = {"status": Status.OUT_OF_BUDGET.value}
 SAMPLER = {"kind": "sampler", "bespoke": False, "starts_near": None, "rhat": 1.004,
@@ -255,9 +255,6 @@ def test_the_headline_names_who_is_first_and_by_how_much():
         "ours first, 0.13 s; theirs as near after 9.5 s, 73 times as long; for intervals slow "
         "needs 31 s."
     )
-    assert winner(rows) is True
-    level = {**paths, "ours": (np.array([-2.5]), np.array([7.0]))}
-    assert winner(settled(scores, level, theirs=theirs, slow=slow)) is None
     rows = settled({"ours": [-2.0, -3.0], "theirs": [-2.5, -3.5]}, theirs=theirs)
     assert headline(rows) == "ours first, 1 s; no generic method comes as near; no intervals."
     assert headline(settled({"ours": [-2.0, -3.0]})).startswith(
