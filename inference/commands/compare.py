@@ -125,9 +125,9 @@ def _continued(namespace: argparse.Namespace) -> tuple[argparse.Namespace, tuple
     if namespace.model is not None:
         raise InputError("--continue goes on with the same command: leave out MODEL")
     if not (folder / PARTS).is_dir():
-        raise InputError(f"--continue {folder}: holds no comparison that the limit ended")
+        raise InputError(f"--continue {folder}: holds no comparison that was ended early")
     about = read_json(folder / "manifest.json")["about"]
-    if namespace.limit <= about["limit"]:
+    if namespace.limit <= about["limit"] and not about["stopped"]:
         raise InputError(f"--limit {namespace.limit:g}: must be more than {about['limit']:g}, "
                          "which ended it")  # fmt: skip
     parser = argparse.ArgumentParser()

@@ -200,7 +200,7 @@ def test_a_comparison_goes_on_in_another_process(tmp_path, capsys):
         assert main(["compare", *wrong, "--continue", str(out)]) == 2
         assert words in capsys.readouterr().err
     assert main(["compare", "--continue", str(tmp_path)]) == 2
-    assert "holds no comparison that the limit ended" in capsys.readouterr().err
+    assert "holds no comparison that was ended early" in capsys.readouterr().err
     more = ["--continue", str(out), "--limit", "60", "--jobs", "1"]
     command = [sys.executable, "-m", "inference", "compare", *more]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
