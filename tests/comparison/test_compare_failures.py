@@ -77,7 +77,7 @@ def test_side_by_side_is_as_in_turn_and_ends_when_nobody_listens():
     work for an hour."""
     data = example("bernoulli_product", which="small").values
     alone, kept = compare(bernoulli_product, data, ["MAP"], replicate=1), {}
-    pool = Workers(1)
+    pool = Workers(2)
     try:
         begin(pool, plan(bernoulli_product, data, ["MAP"], replicate=1))
         early = pool.begun[1, "MAP"]
@@ -88,6 +88,7 @@ def test_side_by_side_is_as_in_turn_and_ends_when_nobody_listens():
         np.testing.assert_allclose(beside.held_out["MAP"], alone.held_out["MAP"], rtol=1e-5)
         pool.begin("at once", abs, 1)
         pool.begin("never", time.sleep, 3600)
+        pool.begin("nor this", time.sleep, 3600)  # in a process that was started later
         with pytest.raises(TimeoutError):
             for _ in pool.results(["at once", "never"]):
                 raise TimeoutError
