@@ -90,7 +90,7 @@ def _overfit(row: Row) -> float:
 
 
 def _rhat(most: float) -> Check:
-    return "rhat", f"R̂ {{rhat:.3f}} of the log joint ({most:g} wanted)", _above(most)
+    return "rhat", f"R̂ of the log joint {{rhat:.3f}} ({most:g} wanted)", _above(most)
 
 
 FEW: Check = ("few_draws", "{few_draws} draws a chain, too few for R̂", lambda *_: True)
