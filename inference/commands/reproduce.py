@@ -23,7 +23,7 @@ from ..files.output import (
 from ..papers.experiment import Experiment, add_options, experiments
 from .progress import stage
 
-COMMON = ("json", "figure", "command", "called", "experiment", "known")
+COMMON = ("json", "figure", "command", "called", "argv", "experiment", "known")
 """What a namespace holds beside the settings of an experiment."""
 DESCRIPTION = "Run an experiment of a paper, without a name all; `latentbits list` names them."
 
