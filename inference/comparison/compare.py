@@ -197,7 +197,9 @@ def compare(
     except KeyboardInterrupt:
         interrupted = True
     missing = no_row(Status.INTERRUPTED, "it did not run to its end")
-    rows = {x: rows.get(x, dict(missing)) for x in wanted}
+    # What was interrupted is where it was before.
+    before = {} if earlier is None else earlier.rows
+    rows = {x: rows.get(x) or dict(before.get(x, missing)) for x in wanted}
     for x, _ in planned.methods:
         rows[x.name]["bespoke"] = x.bespoke
     if methods is not None:
@@ -207,7 +209,7 @@ def compare(
     reliability = {x: j.reliability for x, j in judged.items() if j.reliability is not None}
     means, known = _means(setup, judged, earlier), ("none was needed", True)
     if earlier is not None:
-        kept = rows.keys() & earlier.held_out.keys() - judged.keys()
+        kept = {x for x in earlier.held_out.keys() - judged.keys() if "held_out" in rows.get(x, {})}
         held_out |= {x: earlier.held_out[x] for x in kept}
         paths |= {x: earlier.paths[x] for x in kept}
         reliability |= {x: earlier.reliability[x] for x in kept & earlier.reliability.keys()}
@@ -253,8 +255,9 @@ def _ending(
     if pool is None or not begin(pool, planned, chains):
         field = field_of(planned.setup)
         for contender, key in planned.methods:
-            before = chains.pop(contender.name, None)
-            yield contender.name, run(field, contender, key, planned.limits, before)
+            ended = run(field, contender, key, planned.limits, chains.get(contender.name))
+            chains.pop(contender.name, None)
+            yield contender.name, ended
         return
     names = [(planned.replicate, x.name) for x, _ in planned.methods]
     for (_, method), ended in pool.results(names):

@@ -96,8 +96,8 @@ def settle(rows: Rows, held_out: dict[str, np.ndarray], paths: dict) -> None:
             "uncertainty": answer.name, "uncertainty_why": missing,
             "remarks": list(wrong(row, REMARKS).values()),
         }  # fmt: skip
-        if answer is not Mark.ARRIVED:
-            row["seconds_to_uncertainty"] = None
+        since = row.get("seconds_to_uncertainty") or row["seconds"]
+        row["seconds_to_uncertainty"] = since if answer is Mark.ARRIVED else None
 
 
 def _arrived(rows: Rows, question: str = "score") -> dict[str, float]:

@@ -236,3 +236,20 @@ def test_what_is_needed_to_go_on_survives_its_files(tmp_path):
     other[0, 0] = 1.0 - other[0, 0]
     with pytest.raises(ValueError, match="is not the one that was compared"):
         compare(bernoulli_product, other, ["MAP"], earlier=part)
+
+
+def test_an_interrupted_continuation_loses_nothing(monkeypatch):
+    """Ctrl-C while NUTS goes on: its earlier numbers and its state are still there."""
+    chains = {}
+    first = compare(bernoulli_product, TABLE, ["MAP", "NUTS"], limit=0.3, chains=chains)
+    state = chains.setdefault("NUTS", object())
+    first.rows["NUTS"] |= {"status": "ended by the limit", "uncertainty": "NOT_YET"}
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("inference.comparison.compare.run", stop)
+    again = compare(bernoulli_product, TABLE, ["MAP", "NUTS"], earlier=first, chains=chains)
+    assert again.about["interrupted"] and chains == {"NUTS": state}
+    assert again.held_out.keys() == first.held_out.keys()
+    assert again.rows["NUTS"]["status"] == "ended by the limit"
