@@ -86,13 +86,14 @@ def settle(rows: Rows, held_out: dict[str, np.ndarray], paths: dict) -> None:
         found = wrong(row, (*SCORE, DISTANCE))
         near = row["behind"] + path[-1] - path <= row["allowance"]
         times = [arrival(near, clock), row.get("sound_from", 0.0)]
-        arrived = mark(row, found) is Mark.ARRIVED and None not in times
+        arrived = mark(row, found) is Mark.ARRIVED
+        reached = row["seconds"] if None in times else max(times)  # at its end, if not before
         answer, missing = uncertainty(row)
         if answer is Mark.ARRIVED and not arrived:
             answer, missing = mark(row, found), ["its score has not arrived"]
         row |= {
             "score": mark(row, found).name, "score_why": list(found.values()),
-            "seconds_to_score": max(times) if arrived else None,
+            "seconds_to_score": reached if arrived else None,
             "uncertainty": answer.name, "uncertainty_why": missing,
             "remarks": list(wrong(row, REMARKS).values()),
         }  # fmt: skip

@@ -55,6 +55,10 @@ def test_time_to_the_score_is_that_from_which_on_it_is_near():
     }
     scores = {"best": [-2.0, -3.0], "other": [-2.001, -3.001], "chain": [-2.001, -3.001],
               "gone": [-2.1, -3.1]}  # fmt: skip
+    thinned = {**SAMPLER, "sound_from": None, "score_error": 0.003, "thinned": True, "seconds": 4.0}
+    late = settled({"best": scores["best"], "chain": scores["chain"]}, paths, chain=thinned)
+    assert late["chain"]["score"] == "ARRIVED" and late["chain"]["seconds_to_score"] == 4.0
+    assert "there after 4 s" in dict(verdict(late))["chain"]
     rows = settled(scores, paths, chain={**SAMPLER, "sound_from": 0.7})
     times = {x: rows[x]["seconds_to_score"] for x in scores}
     assert times == {"best": 2.0, "other": 0.9, "chain": 0.7, "gone": None}

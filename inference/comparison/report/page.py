@@ -158,8 +158,8 @@ def _cell(row: dict[str, Any], column: str) -> dict[str, Any] | None:
 def _rules() -> list[tuple[str, str]]:
     """Terms of the rules and what they mean; what is indented goes on with the term above.
 
-    >>> all(meaning for _, meaning in _rules())
-    True
+    >>> _rules()[0][0], _rules()[-1][0]
+    ('first', 'remarks')
     """
     entries = re.findall(r"^(\S.*?)  +(.*(?:\n .*)*)", RULES, flags=re.MULTILINE)
     return [(term, " ".join(meaning.split())) for term, meaning in entries]
