@@ -22,7 +22,7 @@ import numpyro
 import numpyro.distributions as dist
 from jax import random
 from jax.scipy.special import log_ndtr, logsumexp
-from latentbits.inference.comparison.diagnostics import mcse
+from latentbits.inference.evaluation.diagnostics import mcse
 from numpyro.contrib.control_flow import scan
 from numpyro.infer import MCMC, NUTS
 from numpyro.infer.util import log_density

@@ -40,8 +40,6 @@ CLOSE, FINE = 0.01, 0.0025
 RHAT, RHAT_SCORE, ESS, GAP, MISSED = 1.01, 1.05, 400.0, 0.1, 0.01
 DIVERGENT = 0.001
 """Share of the draws."""
-FEWEST_DRAWS = 4
-"""Of each chain: half of it has two, of which a variance can be taken (ArviZ asks for as many)."""
 RULES = __doc__.split("\n\n", 1)[1]
 
 Row = dict[str, Any]

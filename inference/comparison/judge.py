@@ -18,6 +18,7 @@ from jax import random
 
 from ..baselines.pacing import BudgetError
 from ..baselines.samplers import HIGH_ACCEPT, Adaptation, Advice, Chains, Draws
+from ..evaluation.diagnostics import FEWEST_DRAWS, diagnose, pareto_k
 from ..evaluation.prediction import answer, reliability
 from ..evaluation.standard_errors import undetermined
 from ..evaluation.symmetry import align
@@ -31,9 +32,8 @@ from ..running.contract import Starts, Stop
 from ..running.memory import DoesNotFitError
 from ..running.search import optima_of
 from ..types import Arguments
-from .checks import CLOSE, FEWEST_DRAWS, FINE, RHAT_SCORE, UNCERTAINTY, Mark, Status, wrong
+from .checks import CLOSE, FINE, RHAT_SCORE, UNCERTAINTY, Mark, Status, wrong
 from .contenders import Contender, Limits
-from .diagnostics import diagnose, pareto_k
 from .scoring import Field, Scores, log_mean, score, thin
 
 MOST_ALIGNED = 400

@@ -18,6 +18,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from ..baselines.samplers import Draws
+from ..evaluation.diagnostics import mcse
 from ..evaluation.evidence import Likelihood, likelihood
 from ..evaluation.prediction import Asked, ask, distinct
 from ..methods.continuous.rules import default_nodes
@@ -25,7 +26,6 @@ from ..reading.anatomy import Anatomy, inspect
 from ..rows.chunks import Rows
 from ..types import Arguments
 from .checks import FINE
-from .diagnostics import mcse
 
 BITS = {"BernoulliLogits", "BernoulliProbs", "NoisyOr", "ClippedNormal"}
 """Distributions of a bit."""

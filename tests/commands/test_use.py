@@ -18,8 +18,8 @@ from inference.baselines.samplers import Draws
 from inference.cli import main
 from inference.commands.options import Given
 from inference.comparison.contenders import contenders
-from inference.comparison.diagnostics import diagnose, pareto_k
 from inference.comparison.recommend import preferred, sparse
+from inference.evaluation.diagnostics import diagnose, pareto_k
 from inference.files.arviz import load
 from inference.files.cards import example
 from inference.running.contract import Stop

@@ -16,10 +16,10 @@ import inference.comparison.contenders as contending
 from inference.cli import main
 from inference.comparison.compare import compare
 from inference.comparison.contenders import Contender, contenders
-from inference.comparison.diagnostics import diagnose
 from inference.comparison.files import load_comparison, method_groups, save_comparison
 from inference.comparison.reference import Reference, of_the_run, refer
 from inference.comparison.scoring import Judges, spacing
+from inference.evaluation.diagnostics import diagnose
 from inference.files.arviz import load, posterior_groups
 from inference.files.cards import example
 from inference.reading.anatomy import inspect

@@ -13,11 +13,11 @@ from settled_rows import settled
 from inference.baselines.samplers import Draws
 from inference.comparison.compare import Comparison, longest_first
 from inference.comparison.contenders import Contender, Limits
-from inference.comparison.diagnostics import diagnose, mcse
 from inference.comparison.judge import progress, rounds
 from inference.comparison.reference import GOLDEN, NUM_KEPT, load, refer, strict_doubts
 from inference.comparison.replicates import combine, repeat
 from inference.comparison.verdict import ratio
+from inference.evaluation.diagnostics import diagnose, mcse
 from inference.files import arviz
 from inference.files.cards import CARDS
 from inference.running.contract import Stop

@@ -19,11 +19,11 @@ BUDGETS = {
     "inference/numerics": 635,
     "inference/methods": 7795,
     "inference/baselines": 770,
-    "inference/evaluation": 880,
+    "inference/evaluation": 910,
     "inference/files": 1470,
     "inference/items": 1270,
     "inference/papers": 2480,
-    "inference/comparison": 2980,
+    "inference/comparison": 2950,
     "inference/commands": 1875,
     "ppl_models": 2775,
 }

@@ -28,7 +28,7 @@ from inference import (
     recover,
     up_to,
 )
-from inference.comparison.diagnostics import mcse
+from inference.evaluation.diagnostics import mcse
 from inference.reading.latent_counts import with_counts
 
 RNG = np.random.default_rng(0)

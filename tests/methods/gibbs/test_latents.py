@@ -14,7 +14,7 @@ from numpyro.infer.util import log_density
 from tools import fast_jit, sample
 
 from inference import LatentGibbs, ProgramError
-from inference.comparison.diagnostics import mcse
+from inference.evaluation.diagnostics import mcse
 
 PARAMS = {"level": jnp.array(0.9)}
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from .checks import FEWEST_DRAWS
+FEWEST_DRAWS = 4
+"""Of each chain: half of it has two, of which a variance can be taken (ArviZ asks for as many)."""
 
 AXES = {"chain_axis": 0, "draw_axis": 1}
 
