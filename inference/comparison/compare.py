@@ -14,7 +14,7 @@ from jax import random
 from numpyro.distributions import Distribution
 
 from ..baselines.samplers import Chains, Draws
-from ..evaluation.symmetry import align
+from ..evaluation.symmetry import align_to
 from ..files.output import words
 from ..reading.anatomy import inspect
 from ..running.memory import default_limit
@@ -334,6 +334,6 @@ def _means(
         goal = last if goal is None else goal
         same = all(np.shape(goal[x]) == v.shape for x, v in last.items())
         some = {x: v[:, :: max(1, v.shape[1] // 50)] for x, v in params.items()}
-        aligned = align(setup.model, some, goal if same else last, arguments)
+        aligned = align_to(setup.model, some, goal if same else last, arguments)
         means[name] = {x: v.mean((0, 1)) for x, v in aligned.items()}
     return {name: means[name] for name in judged}

@@ -21,7 +21,7 @@ from ..baselines.samplers import HIGH_ACCEPT, Adaptation, Advice, Chains, Draws
 from ..evaluation.diagnostics import FEWEST_DRAWS, diagnose, pareto_k
 from ..evaluation.prediction import answer, reliability
 from ..evaluation.standard_errors import undetermined
-from ..evaluation.symmetry import align
+from ..evaluation.symmetry import align_to
 from ..reading.anatomy import ProgramError, inspect
 from ..reading.arguments import rows_of
 from ..reading.log_joint import log_shared
@@ -236,7 +236,7 @@ def judge(
     else:
         row |= diagnosis(contender.kind, draws, model, arguments, num_rows)
     if field.truth is not None:
-        aligned = align(model, thin(draws.params, MOST_ALIGNED), field.truth, arguments)
+        aligned = align_to(model, thin(draws.params, MOST_ALIGNED), field.truth, arguments)
         row["recovery"] = recovery({x: v.mean((0, 1)) for x, v in aligned.items()}, field.truth)
     if field.true_scores is not None:
         beyond = field.true_scores - held_out
@@ -397,7 +397,7 @@ def chains(
         return {"few_draws": draws.stats["lp"].shape[1], **facts}
     invariant = diagnose({"scalar": draws.stats["lp"]})["scalar"]
     last = {x: v[-1, -1] for x, v in draws.params.items()}
-    each = diagnose(align(model, thin(draws.params, most), last, arguments))
+    each = diagnose(align_to(model, thin(draws.params, most), last, arguments))
     return {
         **invariant,
         "rhat_parameters": max(x["rhat"] for x in each.values()),

@@ -131,6 +131,8 @@ def posterior_groups(
 
     Where the program has some, the draws as they were made are kept beside them.
     """
+    from ..evaluation.symmetry import together
+
     raw = {x: np.asarray(v) for x, v in params.items()}
     near = together(model, raw, stats.get("lp"), arguments)
     changed = any(not np.array_equal(near[x], raw[x]) for x in raw)
@@ -180,27 +182,6 @@ def latent_groups(
         "latent_probabilities": dataset(probabilities, leading, attrs=attrs, dims=dims),
         "latent_best": dataset(best, leading, attrs=attrs, dims=own),
     }
-
-
-def together(
-    model: Any,
-    params: dict[str, np.ndarray],
-    score: Any = None,
-    arguments: Arguments | None = None,
-) -> dict[str, np.ndarray]:
-    """Draws brought to one another: first to the best of them, then to the mean of the result.
-
-    :param score: (num_chains, num_draws) log joint of each; without it the last draw is the first
-        that the others are brought to.
-    :param arguments: as `align` wants them.
-    """
-    from ..evaluation.symmetry import align
-
-    chain, draw = (-1, -1)
-    if score is not None:
-        chain, draw = map(int, np.unravel_index(np.argmax(score), np.shape(score)))
-    near = align(model, params, {x: v[chain, draw] for x, v in params.items()}, arguments)
-    return align(model, near, {x: v.mean((0, 1)) for x, v in near.items()}, arguments)
 
 
 def container(groups: Groups) -> Any:

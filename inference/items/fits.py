@@ -36,12 +36,12 @@ class Fit(NamedTuple):
     @property
     def point(self) -> dict[str, np.ndarray]:
         """The point estimate, or the mean of the draws brought together."""
-        from ..evaluation.symmetry import align
+        from ..evaluation.symmetry import align_to
 
         last = {x: v[-1] for x, v in self.params.items()}
         rows = np.zeros((2, len(self.columns)), np.float32)
         arguments = ((rows,), dict(self.sizes))
-        aligned = align(self.program, self.params, last, arguments)
+        aligned = align_to(self.program, self.params, last, arguments)
         return {x: v.mean(0) for x, v in aligned.items()}
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from inference.evaluation.symmetry import align
+from inference.evaluation.symmetry import align_to
 from inference.files.cards import example
 from ppl_models import bernoulli_mixture, latent_trait
 
@@ -13,11 +13,11 @@ def test_alignment_undoes_what_the_likelihood_cannot_see():
     weights = rng.normal(size=(2, 7))
     turned = {"weights": (turn @ weights)[None, None], "bias": np.zeros((1, 1, 7))}
     wanted = {"weights": weights, "bias": np.zeros(7)}
-    aligned = align(latent_trait, turned, wanted, ((np.eye(7),), {}))
+    aligned = align_to(latent_trait, turned, wanted, ((np.eye(7),), {}))
     np.testing.assert_allclose(aligned["weights"][0, 0], weights, atol=1e-12)
     made = example("bernoulli_mixture", 80, which="small")
     order = [2, 0, 1]
     mixed = {"probs": made.truth["probs"][order], "mixing": made.truth["mixing"][order]}
-    back = align(bernoulli_mixture, mixed, made.truth, ((made.values,), made.sizes))
+    back = align_to(bernoulli_mixture, mixed, made.truth, ((made.values,), made.sizes))
     np.testing.assert_array_equal(back["probs"], made.truth["probs"])
     np.testing.assert_array_equal(back["mixing"], made.truth["mixing"])

@@ -9,7 +9,7 @@ from jax import random
 from tools import close, in_double, quick_run
 
 from inference import BoundEM, QuadratureEM, standard_errors
-from inference.evaluation.symmetry import align, form_of
+from inference.evaluation.symmetry import align_to, form_of
 from inference.methods.continuous.factor_em import canonical
 from inference.methods.continuous.opening import open_columns
 from inference.reading.recognition.papers import Form
@@ -122,7 +122,7 @@ def test_errors_and_alignment_of_copies_are_ours():
 
     turn = np.linalg.qr(rng.normal(size=(2, 2)))[0]
     moved = {"load": (turn @ ours["weights"]).T, "easy": ours["bias"]}
-    back = align(exam, moved, theirs, ((BITS,), {}))
+    back = align_to(exam, moved, theirs, ((BITS,), {}))
     close(back["load"], theirs["load"], 1e-12)
 
 
