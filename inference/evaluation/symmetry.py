@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -116,8 +117,7 @@ def align(
     >>> bool(np.allclose(aligned["weights"], weights))
     True
     """
-    arguments = (args, kwargs)
-    known = form_of(model, arguments)
+    known = form_of(model, (args, kwargs))
     if known is None:
         raise ProgramError(
             f"no symmetry of the program {getattr(model, '__name__', model)!r} is known: it has "
@@ -125,50 +125,35 @@ def align(
             "draws cannot be aligned; for draws of marginal(model) pass the model itself"
         )
     values = {name: np.asarray(value) for name, value in draws.items()}
-    batch_ndims = _leading(known, values, "draws", (1, 2))
-    latents = _latents(known, model, arguments, values)
-    if reference is None:
-        return together(model, values, None, arguments, batch_ndims=batch_ndims, latents=latents)
-    goal = {name: np.asarray(value) for name, value in reference.items()}
-    _leading(known, goal, "reference", (0,))
-    return align_to(model, values, goal, arguments, latents=latents)
-
-
-def _leading(known: Known, values: Values, what: str, allowed: tuple[int, ...]) -> int:
-    """How many axes stand before those of the parameters: the same in all of them."""
-    missing = sorted(set(known.shapes) - set(values))
-    if missing:
+    batch_ndims = _batch_ndims(known, values, "draws", (1, 2))
+    latents = inspect(model, args, kwargs).names[::-1]  # of layers the lowest first
+    if len(latents) != len(symmetries(known)) and set(latents) & set(values):
         raise ProgramError(
-            f"`{what}` has no site {missing[0]!r}: give all parameters of the program, "
-            f"{', '.join(known.shapes)}"
+            f"the latents of a row are in the sites {', '.join(sorted(latents))}, which one "
+            "rotation or exchange would mix: align the draws without them"
         )
-    name = next(iter(known.shapes))
-    count = values[name].ndim - len(known.shapes[name])
-    leading = values[name].shape[: max(count, 0)]
-    axes = {0: "", 1: " after an axis of draws", 2: " after axes of chains and draws"}
-    wanted = " or".join(axes[x] for x in allowed)
+    how: dict[str, Any] = {"arguments": (args, kwargs), "latents": latents}
+    if reference is None:
+        return together(model, values, batch_ndims=batch_ndims, **how)
+    goal = {name: np.asarray(value) for name, value in reference.items()}
+    _batch_ndims(known, goal, "reference", (0,))
+    return align_to(model, values, goal, **how)
+
+
+def _batch_ndims(known: Known, values: Values, what: str, allowed: tuple[int, ...]) -> int:
+    """How many axes stand before those of the parameters: the same ones before all of them."""
+    shapes = {name: values[name].shape if name in values else () for name in known.shapes}
+    first, own = next(iter(known.shapes.items()))
+    leading = shapes[first][: max(0, len(shapes[first]) - len(own))]
+    axes = {0: "nothing", 1: "(num_draws,)", 2: "(num_chains, num_draws)"}
     for name, shape in known.shapes.items():
-        if count not in allowed or values[name].shape != (*leading, *shape):
+        if len(leading) not in allowed or shapes[name] != (*leading, *shape):
+            found = f"has shape {shapes[name]}" if name in values else "is missing"
             raise ProgramError(
-                f"site {name!r} of `{what}` has shape {values[name].shape}; with these arguments "
-                f"the program has {shape}, wanted{wanted or ' without further axes'}"
+                f"site {name!r} of `{what}` {found}: wanted, as the program has it with these "
+                f"arguments, {shape} after {' or '.join(axes[x] for x in allowed)}, in all sites"
             )
-    return count
-
-
-def _latents(
-    known: Known, model: Callable, arguments: Arguments, values: Values
-) -> tuple[str | None, ...]:
-    """The site of the rows that changes with each symmetry, None where it was not drawn."""
-    names = inspect(model, *arguments).names[::-1]  # of layers the lowest first
-    if len(names) != len(symmetries(known)):
-        if drawn := sorted(set(names) & set(values)):
-            raise ProgramError(
-                f"the latents of a row are in several sites, {', '.join(names)}, of which the "
-                f"draws have {', '.join(drawn)}: align the draws without them"
-            )
-        return (None,) * len(symmetries(known))
-    return tuple(name if name in values else None for name in names)
+    return len(leading)
 
 
 def together(
@@ -178,7 +163,7 @@ def together(
     arguments: Arguments | None = None,
     *,
     batch_ndims: int = 2,
-    latents: tuple[str | None, ...] = (),
+    latents: tuple[str, ...] = (),
 ) -> Values:
     """Draws brought to one another: first to the best of them, then to the mean of the result.
 
@@ -202,7 +187,7 @@ def align_to(
     reference: Values,
     arguments: Arguments | None = None,
     *,
-    latents: tuple[str | None, ...] = (),
+    latents: tuple[str, ...] = (),
 ) -> Values:
     """Parameters brought as near to the reference as the symmetries of the likelihood allow.
 
@@ -220,16 +205,16 @@ def align_to(
         return params  # of a network of another size
     goal = known.read(reference)
     first, shape = next(iter(known.shapes.items()))
-    leading = params[first].shape[: params[first].ndim - len(shape)]
-    flat = {x: v.reshape((-1, *v.shape[len(leading) :])) for x, v in params.items()}
+    batch_ndims = params[first].ndim - len(shape)
+    moving = [*known.shapes, *(name for name in latents if name in params)]
+    flat = {x: params[x].reshape((-1, *params[x].shape[batch_ndims:])) for x in moving}
     each = ({x: v[i] for x, v in flat.items()} for i in range(len(flat[first])))
     draws = [_align_one(known, one, goal, latents) for one in each]
-    return {x: np.stack([d[x] for d in draws]).reshape(params[x].shape) for x in params}
+    moved = {x: np.stack([d[x] for d in draws]).astype(params[x].dtype) for x in moving}
+    return {**params, **{x: v.reshape(params[x].shape) for x, v in moved.items()}}
 
 
-def _align_one(
-    known: Known, draw: Values, reference: Values, latents: tuple[str | None, ...]
-) -> Values:
+def _align_one(known: Known, draw: Values, reference: Values, latents: tuple[str, ...]) -> Values:
     params, rows = known.read(draw), {}
     for place, symmetry in enumerate(symmetries(known)):
         units, wanted = (_units(symmetry, values) for values in (params, reference))
@@ -238,15 +223,14 @@ def _align_one(
         else:
             move = linear_sum_assignment(wanted @ units.T, maximize=True)[1]
         params = _moved(symmetry, params, move)
-        name = latents[place] if latents else None
-        if name is not None:
-            value = draw[name]
+        for name in {*latents[place : place + 1]} & set(draw):
+            states = draw[name].reshape(len(draw[name]), -1)
             if isinstance(symmetry, Rotation):
-                rows[name] = (value.reshape(len(value), -1) @ move.T).reshape(value.shape)
-            elif known.form in (Form.MIXTURE, Form.CLASSES):
-                rows[name] = np.argsort(move)[value].astype(value.dtype)
-            else:
-                rows[name] = value.reshape(len(value), -1)[:, move].reshape(value.shape)
+                states = states @ move.T
+            else:  # bits in another order, or labels by other numbers
+                label = known.form in (Form.MIXTURE, Form.CLASSES)
+                states = np.argsort(move)[states] if label else states[:, move]
+            rows[name] = states.reshape(draw[name].shape)
     return {**draw, **known.write(params), **rows}
 
 
@@ -388,19 +372,17 @@ class Group:
     @property
     def words(self) -> str:
         """What may change, in one sentence."""
-        parts, single = [], [block for block in self.blocks if len(block.members) == 1]
+        parts = []
         for block in self.blocks:
             some = f" of {block.total}" * (len(block.members) < block.total)
             what = "change places" + " and signs" * block.signs
             if block.turns:
                 what = "be rotated" + ", not reflected" * (not block.signs)
-            if block not in single:
+            if len(block.members) > 1:
                 parts.append(f"{len(block.members)}{some} {block.symmetry.units} may {what}")
-        if single:
-            many = "s" * (len(single) > 1)
-            parts.append(
-                f"{len(single)} factor{many} may change {'their' if many else 'its'} sign{many}"
-            )
+        if single := sum(len(block.members) == 1 for block in self.blocks):
+            many = "s" * (single > 1)
+            parts.append(f"the sign{many} of {single} factor{many} may change")
         count = math.prod(block.count for block in self.blocks)
         if parts and not any(block.turns for block in self.blocks):
             number = count if count < 10**12 else f"about 10^{len(str(count)) - 1}"
@@ -457,21 +439,19 @@ def group_of(
     base = log_at(point)
     if not math.isfinite(base):
         raise ValueError(f"log_density is {base} near `params`: they must lie inside the support")
+
+    def holds(symmetry: Exchange | Rotation, move: np.ndarray) -> bool:
+        change = log_at(_moved(symmetry, point, move)) - base
+        return abs(change) <= TOLERANCE * (1.0 + abs(base))
+
     blocks = []
     for symmetry in symmetries(known):
-        total = len(_units(symmetry, values))
-
-        def holds(move: np.ndarray, symmetry: Any = symmetry) -> bool:
-            change = log_at(_moved(symmetry, point, move)) - base
-            return abs(change) <= TOLERANCE * (1.0 + abs(base))
-
-        blocks += _blocks(symmetry, total, holds)
-    for block in blocks:
-        num_columns = _units(block.symmetry, values).shape[1]
-        if block.turns and len(block.members) > num_columns:
+        units = _units(symmetry, values)
+        blocks += _blocks(symmetry, len(units), partial(holds, symmetry))
+        if any(block.turns and len(block.members) > units.shape[1] for block in blocks):
             raise ProgramError(
-                f"{len(block.members)} factors may be rotated, but there are {num_columns} "
-                "columns: take no more factors than columns"
+                f"{len(units)} factors of {units.shape[1]} columns may be rotated and are not "
+                "determined: take no more factors than columns"
             )
     return Group(known, tuple(blocks))
 
@@ -483,53 +463,39 @@ def _near(known: Known, values: Values, noise: Values) -> Values:
         if isinstance(symmetry, Rotation):
             point[symmetry.site] = values[symmetry.site] + noise[symmetry.site]
             continue
-        for role, axis in symmetry.sites:
+        for role in (site for site, axis in symmetry.sites if axis == 0):
+            value, factor = values[role], np.exp(noise[role])
             shares = role == "mixing" or known.form is Form.CLASSES
-            if shares or role in ("probs", "sparsity"):
-                point[role] = values[role] ** np.exp(noise[role])
-            elif axis == 0:
-                point[role] = values[role] * np.exp(noise[role])
-            if shares:
-                point[role] = point[role] / point[role].sum(-1, keepdims=True)
+            probability = shares or role in ("probs", "sparsity")
+            value = value**factor if probability else value * factor
+            point[role] = value / value.sum(-1, keepdims=True) if shares else value
     return point
 
 
 def _blocks(
     symmetry: Exchange | Rotation, total: int, holds: Callable[[np.ndarray], bool]
 ) -> list[Block]:
-    rotates = isinstance(symmetry, Rotation)
-    eye = np.eye(total)
+    def changed(part: Any, *index: int) -> bool:
+        move = np.eye(total)
+        move[np.ix_(index, index)] = part
+        return holds(move if isinstance(symmetry, Rotation) else move.argmax(1))
 
-    def exchanged(a: int, b: int) -> bool:
-        order = np.arange(total)
-        order[[a, b]] = b, a
-        return holds(eye[order] if rotates else order)
-
-    def turned(a: int, b: int) -> bool:
-        turn = eye.copy()
-        turn[np.ix_((a, b), (a, b))] = [[np.cos(1), -np.sin(1)], [np.sin(1), np.cos(1)]]
-        return holds(turn)
-
-    def reflected(a: int) -> bool:
-        return holds(eye - 2 * np.outer(eye[a], eye[a]))
-
-    if not rotates:
+    exchanged = partial(changed, [[0, 1], [1, 0]])
+    if isinstance(symmetry, Exchange):
         alike = _classes(range(total), exchanged)
         return [Block(symmetry, x, total) for x in alike if len(x) > 1]
-    parts = _classes(range(total), turned)
-    turning = [x for x in parts if len(x) > 1]
+    turn = [[math.cos(1), -math.sin(1)], [math.sin(1), math.cos(1)]]
+    parts = _classes(range(total), partial(changed, turn))
     alike = _classes([x[0] for x in parts if len(x) == 1], exchanged)
-    found = [Block(symmetry, x, total, x in turning, reflected(x[0])) for x in (*turning, *alike)]
-    return [x for x in found if len(x.members) > 1 or x.signs]
+    turning = [x for x in parts if len(x) > 1]
+    found = [(x, x in turning, changed([[-1]], x[0])) for x in (*turning, *alike)]
+    return [Block(symmetry, x, total, *how) for x, *how in found if len(x) > 1 or how[1]]
 
 
 def _classes(units: Iterable[int], same: Callable[[int, int], bool]) -> list[tuple[int, ...]]:
     """The classes of an equivalence relation."""
     classes: list[tuple[int, ...]] = []
     for unit in units:
-        place = next((i for i, x in enumerate(classes) if same(x[0], unit)), None)
-        if place is None:
-            classes.append((unit,))
-        else:
-            classes[place] += (unit,)
+        place = next((i for i, x in enumerate(classes) if same(x[0], unit)), len(classes))
+        classes[place : place + 1] = [(*sum(classes[place : place + 1], ()), unit)]
     return classes

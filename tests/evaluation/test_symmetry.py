@@ -119,7 +119,7 @@ def test_draws_that_cannot_be_aligned_are_refused_by_name():
     with pytest.raises(ProgramError, match="no symmetry of the program 'other' is known"):
         align({"slope": np.zeros(3)}, other, np.zeros(4, np.float32))
     draws = {"weights": np.zeros((3, 2, 5)), "bias": np.zeros((3, 5))}
-    with pytest.raises(ProgramError, match="`draws` has no site 'bias'"):
+    with pytest.raises(ProgramError, match="site 'bias' of `draws` is missing"):
         align({"weights": draws["weights"]}, latent_trait, BITS)
     with pytest.raises(ProgramError, match=r"'bias' of `draws` has shape \(5,\)"):
         align({x: v[0] for x, v in draws.items()}, latent_trait, BITS)
@@ -129,7 +129,7 @@ def test_draws_that_cannot_be_aligned_are_refused_by_name():
         align(draws, latent_trait, BITS, reference=draws)
     rng = np.random.default_rng(0)
     split = {"load": rng.normal(size=(3, 2, 5)), "easy": np.zeros((3, 5)), "x": np.zeros((3, 6))}
-    with pytest.raises(ProgramError, match="in several sites, y, x, of which the draws have x"):
+    with pytest.raises(ProgramError, match="in the sites x, y, which one rotation"):
         align(split, apart, BITS)
     del split["x"]
     likeness = np.einsum("skd,sld->skl", *(align(split, apart, BITS)["load"],) * 2)
@@ -285,14 +285,14 @@ MEANS = np.array([0.5, 0.5, -1.0])
         (lambda w: ((w - 0.5) ** 2).sum(), "3 factors may change places (6 equal modes)",
          math.log(6)),
         (lambda w: (abs(w.T) @ [1.0, 2.0, 3.0]).sum(),
-         "3 factors may change their signs (8 equal modes)", math.log(8)),
+         "the signs of 3 factors may change (8 equal modes)", math.log(8)),
         (lambda w: (w.T**2 @ SCALES).sum(),
-         "2 of 3 factors may be rotated; 1 factor may change its sign",
+         "2 of 3 factors may be rotated; the sign of 1 factor may change",
          math.log(4 * math.pi) + math.log(2)),
         (lambda w: ((w.T - MEANS) ** 2).sum(), "2 of 3 factors may change places (2 equal modes)",
          math.log(2)),
         (lambda w: (w[0] ** 2 + (w[1] - 1) ** 2 + abs(w[2] - 2)).sum(),
-         "1 factor may change its sign (2 equal modes)", math.log(2)),
+         "the sign of 1 factor may change (2 equal modes)", math.log(2)),
         (lambda w: -np.linalg.det(w[:, :3]) + (w**2).sum(),
          "3 factors may be rotated, not reflected", math.log(8 * math.pi**2)),
         (lambda w: ((w.T - [1.0, 2.0, 3.0]) ** 2).sum(), "no symmetry is known", 0.0),
@@ -329,6 +329,6 @@ def test_a_prior_of_each_component_is_found_where_components_are_equal():
     with pytest.raises(ValueError, match="log_density is nan near `params`"):
         group_of(known, lambda _: math.nan, params)
     few = form_of(latent_trait, ((BITS[:, :2],), {"num_factors": 3}))
-    with pytest.raises(ProgramError, match="3 factors may be rotated, but there are 2 columns"):
+    with pytest.raises(ProgramError, match="3 factors of 2 columns may be rotated"):
         group_of(few, lambda x: -(x["weights"] ** 2).sum(), {
             "weights": np.ones((3, 2)), "bias": np.zeros(2)})  # fmt: skip
