@@ -30,6 +30,8 @@ from ..reading.recognition.papers import Form, Known, recall, recognise
 from ..types import Arguments
 
 Values = dict[str, np.ndarray]
+LABELLED = (Form.MIXTURE, Form.CLASSES)
+"""Forms whose latent is the number of a component."""
 
 
 class Exchange(NamedTuple):
@@ -71,18 +73,11 @@ def symmetries(known: Known | None) -> tuple[Exchange | Rotation, ...]:
     if known.form is Form.SPARSE_CODING:
         own = known.places["sparsity"].positions.ndim  # a prior of each cause goes with it
         return (Exchange((("weights", 0), ("sparsity", 0))[: 1 + own]),)
-    if known.form is Form.CLASSES:
-        return (Exchange(tuple((role, 0) for role in known.places), "components"),)
-    by_form: dict[Form, tuple[Exchange | Rotation, ...]] = {
-        Form.TRAIT: (Rotation("weights"),),
-        Form.GUESSING: (Rotation("weights"),),
-        Form.GRADED: (Rotation("weights"),),
-        Form.CLIPPED: (Rotation("weights"),),
-        Form.MACHINE: (Exchange((("weights", 0), ("bias", 0))),),
-        Form.REAL_MACHINE: (Exchange((("weights", 0), ("bias", 0))),),
-        Form.MIXTURE: (Exchange((("probs", 0), ("mixing", 0)), "components"),),
-    }
-    return by_form[known.form]
+    if known.form in (*LABELLED, Form.MACHINE, Form.REAL_MACHINE):
+        units = "components" if known.form in LABELLED else "causes"
+        return (Exchange(tuple((role, 0) for role in known.places), units),)
+    rotated = known.form in (Form.TRAIT, Form.GUESSING, Form.GRADED, Form.CLIPPED)
+    return (Rotation("weights"),) if rotated else ()
 
 
 # --- draws brought together
@@ -161,7 +156,6 @@ def together(
     params: Values,
     score: Any = None,
     arguments: Arguments | None = None,
-    *,
     batch_ndims: int = 2,
     latents: tuple[str, ...] = (),
 ) -> Values:
@@ -186,7 +180,6 @@ def align_to(
     params: Values,
     reference: Values,
     arguments: Arguments | None = None,
-    *,
     latents: tuple[str, ...] = (),
 ) -> Values:
     """Parameters brought as near to the reference as the symmetries of the likelihood allow.
@@ -228,7 +221,7 @@ def _align_one(known: Known, draw: Values, reference: Values, latents: tuple[str
             if isinstance(symmetry, Rotation):
                 states = states @ move.T
             else:  # bits in another order, or labels by other numbers
-                label = known.form in (Form.MIXTURE, Form.CLASSES)
+                label = known.form in LABELLED
                 states = np.argsort(move)[states] if label else states[:, move]
             rows[name] = states.reshape(draw[name].shape)
     return {**draw, **known.write(params), **rows}
@@ -265,7 +258,7 @@ class Block(NamedTuple):
     signs: bool = False  # of each factor
 
     @property
-    def count(self) -> int:
+    def num_images(self) -> int:
         """The number of images of a point; of rotations the number of their connected parts."""
         if self.turns:
             return 1 + self.signs
@@ -276,12 +269,11 @@ class Block(NamedTuple):
         """log count, and the log volume of the rotations, SO(m): that of the spheres S¹ … Sᵐ⁻¹."""
         halves = [(k + 1) / 2 for k in range(1, len(self.members) if self.turns else 1)]
         spheres = (math.log(2) + h * math.log(math.pi) - math.lgamma(h) for h in halves)
-        return math.log(self.count) + sum(spheres)
+        return math.log(self.num_images) + sum(spheres)
 
     def is_inside(self, params: Values, reference: Values) -> bool:
         """Whether no element of this block's group brings these parameters nearer."""
-        index = list(self.members)
-        units, wanted = (_units(self.symmetry, x)[index] for x in (params, reference))
+        units, wanted = (_units(self.symmetry, x)[[*self.members]] for x in (params, reference))
         likeness = wanted @ units.T
         if self.turns:
             values = np.linalg.eigvalsh(likeness + likeness.T)
@@ -360,13 +352,11 @@ class Group:
         tangents = []
         for block in self.blocks:
             if block.turns and self.known and isinstance(block.symmetry, Rotation):
-                own = self.known.read(values)
-                weights = own[block.symmetry.site]
-                still = {role: jnp.zeros_like(value) for role, value in own.items()}
+                own, site = self.known.read(values), block.symmetry.site
+                still = jax.tree.map(jnp.zeros_like, own)
                 for a, b in combinations(block.members, 2):
-                    turned = jnp.zeros_like(weights).at[a].set(weights[b]).at[b].set(-weights[a])
-                    moved = self.known.write({**still, block.symmetry.site: turned})
-                    tangents.append(ravel_pytree(moved)[0])
+                    turned = still[site].at[a].set(own[site][b]).at[b].set(-own[site][a])
+                    tangents.append(ravel_pytree(self.known.write({**still, site: turned}))[0])
         return jnp.stack(tangents) if tangents else jnp.zeros((0, ravel_pytree(values)[0].size))
 
     @property
@@ -375,15 +365,14 @@ class Group:
         parts = []
         for block in self.blocks:
             some = f" of {block.total}" * (len(block.members) < block.total)
-            what = "change places" + " and signs" * block.signs
-            if block.turns:
-                what = "be rotated" + ", not reflected" * (not block.signs)
+            order = "change places" + " and signs" * block.signs
+            what = "be rotated" + ", not reflected" * (not block.signs) if block.turns else order
             if len(block.members) > 1:
                 parts.append(f"{len(block.members)}{some} {block.symmetry.units} may {what}")
         if single := sum(len(block.members) == 1 for block in self.blocks):
             many = "s" * (single > 1)
             parts.append(f"the sign{many} of {single} factor{many} may change")
-        count = math.prod(block.count for block in self.blocks)
+        count = math.prod(block.num_images for block in self.blocks)
         if parts and not any(block.turns for block in self.blocks):
             number = count if count < 10**12 else f"about 10^{len(str(count)) - 1}"
             parts[-1] += f" ({number} equal modes)"
@@ -441,8 +430,7 @@ def group_of(
         raise ValueError(f"log_density is {base} near `params`: they must lie inside the support")
 
     def holds(symmetry: Exchange | Rotation, move: np.ndarray) -> bool:
-        change = log_at(_moved(symmetry, point, move)) - base
-        return abs(change) <= TOLERANCE * (1.0 + abs(base))
+        return abs(log_at(_moved(symmetry, point, move)) - base) <= TOLERANCE * (1.0 + abs(base))
 
     blocks = []
     for symmetry in symmetries(known):
