@@ -12,6 +12,7 @@ from .evaluation.evidence import Evidence, Likelihood, likelihood, log_likelihoo
 from .evaluation.measures import Measure, measure
 from .evaluation.prediction import complete, log_conditional, most_probable_state
 from .evaluation.standard_errors import UndeterminedWarning, standard_errors
+from .evaluation.symmetry import align
 from .evaluation.validation import keep_best
 from .methods.continuous.bound import BoundEM
 from .methods.continuous.factor_em import canonical
@@ -41,6 +42,7 @@ from .methods.moments.probit import morph
 from .methods.moments.spectrum import implied_correlation
 from .methods.shared import Posterior
 from .numerics.annealed import anneal, log_mean
+from .posterior.draws import PosteriorDraws, posterior_draws
 from .reading.anatomy import Anatomy, ProgramError, inspect
 from .reading.handlers import quadratic_bound, states
 from .reading.latent_counts import left_out, up_to
@@ -100,6 +102,7 @@ __all__ = [
     "Persistent",
     "Polychoric",
     "Posterior",
+    "PosteriorDraws",
     "ProgramError",
     "ProjectionPursuit",
     "QuadratureEM",
@@ -111,6 +114,7 @@ __all__ = [
     "Structure",
     "TruncatedEM",
     "UndeterminedWarning",
+    "align",
     "anneal",
     "annealed",
     "cache_compilations",
@@ -141,6 +145,7 @@ __all__ = [
     "most_probable_state",
     "normalizer",
     "polychoric",
+    "posterior_draws",
     "quadratic_bound",
     "recover",
     "reproduce",

@@ -110,6 +110,7 @@ def nuts(
     target_accept: float = 0.8,
     places: Params | None = None,
     metric: np.ndarray | None = None,
+    program: Callable | None = None,
     until: Callable[[Draws, Adaptation], Advice] | None = None,
     resume: Draws | Chains | None = None,
     **kwargs: Any,
@@ -126,10 +127,11 @@ def nuts(
     :param resume: where an earlier run stopped; its seconds count.
     :param places: where chains begin, unconstrained, by site (num_chains, ...).
     :param metric: the covariance that scales its space, in place of variances learned in warm-up.
+    :param program: of the same parameters, sampled in place of the model without discrete latents.
     """
     check_data(args, kwargs)
     anatomy = inspect(model, args, kwargs)
-    program = differentiable(model, anatomy)
+    program = differentiable(model, anatomy) if program is None else program
 
     def kernel(depth: int, adaptation: Adaptation) -> MCMCKernel:
         known = metric is not None

@@ -31,15 +31,14 @@ from typing import Any
 
 import numpy as np
 
+from ..evaluation.diagnostics import DIVERGENT, ESS, RHAT, RHAT_PARAMETERS
 from ..evaluation.standard_errors import undetermined_words
 from ..numerics.annealed import good_k
 from ..running.contract import Stop
 
 CLOSE, FINE = 0.01, 0.0025
 """Nats per row: what is near, and what an error may leave open."""
-RHAT, RHAT_SCORE, ESS, GAP, MISSED = 1.01, 1.05, 400.0, 0.1, 0.01
-DIVERGENT = 0.001
-"""Share of the draws."""
+RHAT_SCORE, GAP, MISSED = 1.05, 0.1, 0.01
 RULES = __doc__.split("\n\n", 1)[1]
 
 Row = dict[str, Any]
@@ -110,7 +109,7 @@ UNCERTAINTY: dict[str, tuple[Check, ...]] = {
     "point": (),
     "sampler": (
         FEW, _rhat(RHAT),
-        ("rhat_parameters", "R̂ {rhat_parameters:.2f} of the parameters", _above(RHAT_SCORE)),
+        ("rhat_parameters", "R̂ {rhat_parameters:.2f} of the parameters", _above(RHAT_PARAMETERS)),
         ("ess_bulk", "{ess_bulk:.0f} of 400 effective draws", lambda draws, _: not draws >= ESS),
         ("ess_tail", "{ess_tail:.0f} of 400 in the tails", lambda draws, _: not draws >= ESS),
         ("divergences", "{divergences:.0f} divergences",

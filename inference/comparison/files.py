@@ -18,6 +18,7 @@ from latentbits.models.data import InputError, Table
 from latentbits.models.data.sealed import check_seal, sealed, write_whole
 
 from ..baselines.samplers import Adaptation, Chains, Draws
+from ..evaluation.diagnostics import every
 from ..files.arviz import (
     Groups,
     dataset,
@@ -31,7 +32,6 @@ from ..files.cards import dims_of
 from ..files.predictive import STATISTICS, predictive_groups, statistics
 from .compare import Comparison
 from .judge import Judged, in_one_line
-from .scoring import every
 
 KIND = "latentbits comparison"
 

@@ -17,11 +17,12 @@ import numpy as np
 from jax import random
 
 from ..baselines.pacing import BudgetError
-from ..baselines.samplers import HIGH_ACCEPT, Adaptation, Advice, Chains, Draws
-from ..evaluation.diagnostics import FEWEST_DRAWS, diagnose, pareto_k
+from ..baselines.samplers import Adaptation, Advice, Chains, Draws
+from ..evaluation.diagnostics import FEWEST_DRAWS, diagnose, pareto_k, thin
 from ..evaluation.prediction import answer, reliability
 from ..evaluation.standard_errors import undetermined
 from ..evaluation.symmetry import align_to
+from ..posterior.chains import MOST_ALIGNED, advise, chains
 from ..reading.anatomy import ProgramError, inspect
 from ..reading.arguments import rows_of
 from ..reading.log_joint import log_shared
@@ -32,12 +33,10 @@ from ..running.contract import Starts, Stop
 from ..running.memory import DoesNotFitError
 from ..running.search import optima_of
 from ..types import Arguments
-from .checks import CLOSE, FINE, RHAT_SCORE, UNCERTAINTY, Mark, Status, wrong
+from .checks import CLOSE, FINE, RHAT_SCORE, Mark, Status
 from .contenders import Contender, Limits
-from .scoring import Field, Scores, log_mean, score, thin
+from .scoring import Field, Scores, log_mean, score
 
-MOST_ALIGNED = 400
-"""Draws whose parameters are brought together for R̂ and recovery."""
 MOST_BEFORE, MOST_INEXACT = 16, 8
 """Draws that are scored at each time before the end, and where a row needs quadrature."""
 PATH_ROWS = 1000
@@ -50,10 +49,6 @@ MOST_WORK = 1e9
 """Terms of the information of a point estimate: a few seconds."""
 LARGEST = 1e6
 """Parameters beyond: sums of such terms keep no tenth of a nat in float32."""
-WARMUPS = 2
-"""Times the draws of its warm-up after which chains that disagree warm up longer."""
-MANY_DIVERGENCES = 4
-"""So many show that steps are too long; of fewer, more draws tell."""
 SHORTEST = 0.5
 """Share of the longest run so far for which there must be room: the search before it, half of a
 budget, is what finds an optimum."""
@@ -100,15 +95,10 @@ class Watch:
 
     def __call__(self, draws: Draws, adaptation: Adaptation) -> Advice:
         row = chains(self.field.model, self.field.train_arguments, draws)
-        found = wrong(row, UNCERTAINTY["sampler"])
-        self.scores, again = None, adaptation.target_accept < HIGH_ACCEPT
-        if "divergences" in found and again and row["divergences"] >= MANY_DIVERGENCES:
-            return Advice.SHORTER_STEPS
-        if found and (set(found) != {"divergences"} or again):
+        self.scores, advice = None, advise(row, draws, adaptation)
+        if advice is not Advice.ENOUGH:
             self.seconds = None
-            long = len(draws.clock) >= WARMUPS * adaptation.num_warmup
-            apart = long and row.get("rhat", 0.0) > RHAT_SCORE
-            return Advice.LONGER_WARMUP if apart else Advice.GO_ON
+            return advice
         self.seconds = draws.seconds if self.seconds is None else self.seconds
         self.scores = score(self.field.judges, draws)
         known = self.scores.test_step > 1 or self.scores.mean_error() <= FINE
@@ -385,25 +375,6 @@ def diagnosis(
         return chains(model, arguments, draws)
     ratios = draws.stats["log_p"] - draws.stats["log_q"]
     return starts_of(draws.starts, num_rows) | {"pareto_k": pareto_k(ratios)}
-
-
-def chains(
-    model: Callable, arguments: Arguments, draws: Draws, most: int = MOST_ALIGNED
-) -> dict[str, Any]:
-    """R̂, effective draws and divergences of a sampler, by at most so many draws of parameters."""
-    count = int(draws.stats["diverging"].sum()) if "diverging" in draws.stats else None
-    facts = {"divergences": count, "num_draws": draws.stats["lp"].size}
-    if draws.stats["lp"].shape[1] < FEWEST_DRAWS:
-        return {"few_draws": draws.stats["lp"].shape[1], **facts}
-    invariant = diagnose({"scalar": draws.stats["lp"]})["scalar"]
-    last = {x: v[-1, -1] for x, v in draws.params.items()}
-    each = diagnose(align_to(model, thin(draws.params, most), last, arguments))
-    return {
-        **invariant,
-        "rhat_parameters": max(x["rhat"] for x in each.values()),
-        "ess_per_second": invariant["ess_bulk"] / draws.seconds,
-        **facts,
-    }
 
 
 def _quality(engine: Algorithm, params: Any, arguments: Arguments) -> dict[str, Any]:

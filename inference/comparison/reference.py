@@ -17,16 +17,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from jax import Array
+from jax import Array, random
 
-from ..baselines.laplace import laplace
 from ..baselines.samplers import Draws, nuts
+from ..baselines.starts import climb, climbs_of
+from ..evaluation.diagnostics import RHAT, every
+from ..posterior.chains import chains
+from ..posterior.draws import best_mode
 from ..reading.anatomy import inspect
+from ..rows.devices import one_device
 from ..types import Arguments
-from .checks import FEW, RHAT, Mark, Rows, wrong
+from .checks import FEW, Mark, Rows, wrong
 from .contenders import contenders
-from .judge import Judged, chains, judge
-from .scoring import Field, every
+from .judge import Judged, judge
+from .scoring import Field
 
 NUM_WARMUP = 500
 NUM_DRAWS = 30000
@@ -98,7 +102,7 @@ def long_draws(
     """NUTS for longer.
 
     Where hidden units are summed out its chains begin together, about the best mode that was found
-    (`baselines.laplace`), and stay in one labelling of the units: a program has lesser modes in
+    (`posterior.draws`), and stay in one labelling of the units: a program has lesser modes in
     which a chain would stay, and that hold next to no mass (`baselines.starts`).
 
     :param start: the key of the climbs to that mode; by default that of the chains.
@@ -106,17 +110,19 @@ def long_draws(
     """
     args, kwargs = arguments
     start = rng_key if start is None else start
-    anatomy = inspect(model, args, kwargs)
-    found = laplace(model, anatomy, start, arguments, seconds, num_chains, known)
-    begun: dict[str, Any] = {}
-    if found is not None:
-        begun = {"places": found.starts(rng_key, num_chains), "metric": found.covariance}
-        seconds -= found.seconds
+    climbs, begun, spent = climbs_of(model, inspect(model, args, kwargs)), {}, 0.0
+    if climbs is not None:
+        device = one_device(args, kwargs)
+        places, _, spent = climb(climbs, device, random.split(start, num_chains), seconds, None)
+        about = best_mode(model, places, known, args, kwargs)
+        rng = np.random.default_rng(np.asarray(random.key_data(rng_key)))
+        begun = {"places": about.starts(rng, num_chains), "metric": about.metric()}
+        spent += about.seconds
     draws = nuts(
-        model, rng_key, *args, num_warmup=num_warmup, num_samples=NUM_DRAWS, budget=seconds,
+        model, rng_key, *args, num_warmup=num_warmup, num_samples=NUM_DRAWS, budget=seconds - spent,
         target_accept=target_accept, num_chains=num_chains, **begun, **kwargs,
     )  # fmt: skip
-    return draws if found is None else draws._replace(seconds=draws.seconds + found.seconds)
+    return draws._replace(seconds=draws.seconds + spent)
 
 
 def long_judged(field: Field, draws: Draws) -> Judged:

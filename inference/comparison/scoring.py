@@ -18,7 +18,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from ..baselines.samplers import Draws
-from ..evaluation.diagnostics import mcse
+from ..evaluation.diagnostics import every, mcse
 from ..evaluation.evidence import Likelihood, likelihood
 from ..evaluation.prediction import Asked, ask, distinct
 from ..methods.continuous.rules import default_nodes
@@ -287,17 +287,6 @@ def score(judges: Judges, draws: Draws) -> Scores:
             break
         test_step = -(-test_step // 2)
     return scores
-
-
-def every(values: dict[str, Any], step: int) -> dict[str, np.ndarray]:
-    """Each `step`-th draw of arrays (num_chains, num_draws, ...)."""
-    return {x: np.asarray(v)[:, step - 1 :: step] for x, v in values.items()}
-
-
-def thin(params: dict[str, np.ndarray], most: int) -> dict[str, np.ndarray]:
-    """At most so many draws over all chains, evenly spaced: (num_chains, fewer, ...)."""
-    chains, count = next(iter(params.values())).shape[:2]
-    return every(params, max(1, -(-count * chains // most)))
 
 
 def log_mean(values: np.ndarray) -> np.ndarray:

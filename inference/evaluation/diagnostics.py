@@ -11,8 +11,13 @@ from typing import Any
 
 import numpy as np
 
+RHAT, RHAT_PARAMETERS, ESS, DIVERGENT = 1.01, 1.05, 400.0, 0.001
+"""What draws of a sampler must keep to: R̂ of the log joint and of the parameters, effective draws
+in bulk and tail, share of divergences."""
 FEWEST_DRAWS = 4
 """Of each chain: half of it has two, of which a variance can be taken (ArviZ asks for as many)."""
+EQUAL = 1e-9
+"""Log ratios that differ by less are equal: they have no tail."""
 
 AXES = {"chain_axis": 0, "draw_axis": 1}
 
@@ -64,8 +69,33 @@ def pareto_k(log_ratios: Any) -> float:
     >>> abs(pareto_k(logs) - 0.5) < 0.1, pareto_k(-logs) < 0.0
     (True, True)
     """
+    return smoothed(log_ratios)[1]
+
+
+def smoothed(log_ratios: Any) -> tuple[np.ndarray, float]:
+    """Logs of Pareto-smoothed weights that sum to one, and k̂.
+
+    >>> weights, k = smoothed(np.zeros(100))
+    >>> round(float(np.exp(weights).sum()), 6)
+    1.0
+    """
     from arviz_stats.base import array_stats
 
+    ratios = np.asarray(log_ratios, np.float64).ravel()
+    if np.ptp(ratios) < EQUAL:
+        return np.full(len(ratios), -np.log(len(ratios))), -np.inf
     # It takes log likelihoods, which are the logs of one over the ratios.
     with warnings.catch_warnings(action="ignore"):
-        return float(array_stats.psislw(-np.asarray(log_ratios, np.float64).ravel())[1])
+        weights, k = array_stats.psislw(-ratios)
+    return np.asarray(weights), float(k)
+
+
+def every(values: dict[str, Any], step: int) -> dict[str, np.ndarray]:
+    """Each `step`-th draw of arrays (num_chains, num_draws, ...)."""
+    return {x: np.asarray(v)[:, step - 1 :: step] for x, v in values.items()}
+
+
+def thin(params: dict[str, np.ndarray], most: int) -> dict[str, np.ndarray]:
+    """At most so many draws over all chains, evenly spaced: (num_chains, fewer, ...)."""
+    chains, count = next(iter(params.values())).shape[:2]
+    return every(params, max(1, -(-count * chains // most)))

@@ -35,8 +35,10 @@ import numpy as np
 from jax import Array, lax, random
 
 from ..methods.continuous.factors import FactorReader, not_continuous
-from ..methods.continuous.opening import recognised
+from ..methods.continuous.opening import Opened, recognised
+from ..methods.continuous.quadrature import shared_columns
 from ..methods.continuous.rules import Peaks, Rule, about, default_nodes, nodes_of, peaks
+from ..methods.continuous.shared_nodes import MOST_AT_ONCE, log_table, one_rule
 from ..numerics.annealed import log_mean
 from ..numerics.gaussian import log_normal
 from ..numerics.log_sums import log_total
@@ -53,6 +55,8 @@ from ..types import Arguments, Params
 
 MOVED, MOST_ROUNDS = 1e-3, 5
 """A mode is found when three Newton steps move it by less: the nodes about it need not be exact."""
+COARSE = 2 / 3
+"""Times as many nodes a dimension as there are: the change is taken for the error."""
 MAX_STATES = 1 << 14
 """States of a datum that are listed; beyond, their sum is estimated."""
 
@@ -181,7 +185,7 @@ def likelihood(
 
     >>> from latentbits.models import latent_trait
     >>> likelihood(latent_trait, jnp.zeros((3, 4)), num_factors=2).how
-    'quadrature, 21 nodes in each of 2 dimensions'
+    'quadrature, nodes that all rows share in 2 dimensions'
     """
     check_data(args, kwargs)
     settings = num_nodes, num_draws, max_states
@@ -217,7 +221,9 @@ def _likelihood(
         reader = FactorReader(marginal(model), anatomy._replace(latents=kept))
     opened = None if discrete else recognised(reader, rows)
     if opened is not None:
-        reader = opened.reader
+        reader, columns = opened.reader, shared_columns(opened)
+        if columns is not None and num_nodes is None:
+            return _on_shared_nodes(opened._replace(columns=columns))
     if reader.num_factors <= 3:
         return _quadrature(reader, rows, num_nodes or default_nodes(reader.num_factors))
     return _sampled(reader, rows, num_draws)
@@ -266,7 +272,11 @@ def _discrete(
 def _by_chunk(chunk: Callable[..., Evidence], size: int, params: Params, rows: Rows) -> Evidence:
     """Of all rows, so many at a time: from their arguments, which is the first, and how many."""
     count = min(size, rows.num_data)
-    part = lambda arguments, numbers: chunk(params, arguments, numbers[0], count)  # noqa: E731
+
+    def part(arguments: Arguments, numbers: Any) -> Evidence:
+        # A gradient computes the table of a chunk anew: those of all chunks do not fit.
+        return jax.checkpoint(lambda params: chunk(params, arguments, numbers[0], count))(params)
+
     return map_over_chunks(part, rows, size, Numbers())
 
 
@@ -292,8 +302,9 @@ def _quadrature(reader: FactorReader, rows: Rows, num_nodes: int) -> Likelihood:
 
     def chunk(params: Params, arguments: Arguments, start: Array, count: int) -> Evidence:
         del start
-        local = reader.at(count)
-        moved = about(local, _modes(local, params, arguments), both)
+        local, held = reader.at(count), lax.stop_gradient(params)
+        # The nodes stay where the parameters put them: the sum is smooth in the others.
+        moved = lax.stop_gradient(about(local, _modes(local, held, arguments), both))
         table = local.log_joint(params, moved.points, arguments) + moved.log_weights
         table = table.reshape(num_states, len(both.points), -1)
         parts = table[:, : len(fine.points)], table[:, len(fine.points) :]
@@ -304,6 +315,27 @@ def _quadrature(reader: FactorReader, rows: Rows, num_nodes: int) -> Likelihood:
     each = f"in each of {count} dimensions" if count > 1 else "in one dimension"
     each += f" and {num_states} states" if reader.anatomy.mixed else ""
     how = f"quadrature, {num_nodes} nodes {each}"
+    return Likelihood(how, False, rows, partial(_by_chunk, chunk, size))
+
+
+def _on_shared_nodes(opened: Opened) -> Likelihood:
+    """Bits or ordered levels on up to three factors, on nodes that all rows share."""
+    columns: Any = opened.columns
+    rows, hollow, count = opened.rows, opened.hollow, opened.reader.num_factors
+    size = chunk_of(None, MOST_AT_ONCE[count] ** count + rows.width, rows)
+
+    def evidence(params: Params, arguments: Arguments, fineness: float) -> Array:
+        values = hollow.values(params)
+        nodes = lax.stop_gradient(one_rule(values, columns.share, fineness))
+        table = log_table(columns, values, hollow.responses(arguments), nodes)
+        return log_total(table, 0, False)
+
+    def chunk(params: Params, arguments: Arguments, start: Array, number: int) -> Evidence:
+        del start, number
+        value, rough = (evidence(params, arguments, x) for x in (1.0, COARSE))
+        return Evidence(value, jnp.abs(value - rough))
+
+    how = f"quadrature, nodes that all rows share in {count} dimension{'s' * (count > 1)}"
     return Likelihood(how, False, rows, partial(_by_chunk, chunk, size))
 
 

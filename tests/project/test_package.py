@@ -55,6 +55,7 @@ WINGS = {
     "baselines": {"types", "numerics", "compiling", "rows", "reading", "running", "methods"},
     "evaluation": {"types", "numerics", "compiling", "rows", "reading", "running", "methods"},
 }
+WINGS["posterior"] = {*WINGS}
 WINGS["files"] = {*WINGS}
 WINGS["items"] = WINGS["papers"] = {*WINGS}
 WINGS["comparison"] = {*WINGS} - {"items"}

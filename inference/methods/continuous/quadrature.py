@@ -15,7 +15,7 @@ from .factor_em import FactorEM, Look
 from .factors import FactorPosterior, FactorReader, not_continuous
 from .guessing import Guessing
 from .opening import Opened, Prior
-from .regressions import Responses, point_sums
+from .regressions import Regressions, Responses, point_sums
 from .rules import Peaks, about, by_quadrature, default_nodes, nodes_of, peaks, weigh
 from .shared_nodes import BLOCK, node_sums, row_evidence, row_posterior, shared_nodes
 
@@ -204,10 +204,9 @@ class QuadratureEM(FactorEM):
         """Whether all rows share their nodes: columns of bits or ordered levels, unless a number of
         nodes is set, or rows are so few and columns so many that each has a narrow posterior of its
         own."""
-        columns, rows = opened.columns, opened.rows
-        if columns is None or not columns.logistic or self.num_nodes is not None:
+        if self.num_nodes is not None or opened.columns is None:
             return False
-        return not few_rows((rows.extent, len(columns.kinds)))
+        return shared_columns(opened) is not None
 
     def _remembers(self, opened: Opened) -> bool:
         if self._shares(opened):
@@ -216,6 +215,16 @@ class QuadratureEM(FactorEM):
 
     def _nodes(self, reader: FactorReader) -> int:
         return self.num_nodes or default_nodes(reader.num_factors)
+
+
+def shared_columns(opened: Opened) -> Regressions | None:
+    """Columns of bits or ordered levels whose rows may share their nodes; None: they do not."""
+    known, columns = opened.known, opened.columns
+    if known is not None and known.form is Form.GUESSING:
+        columns = Guessing(known.kinds)
+    if columns is None or not columns.logistic or opened.reader.num_factors > 3:
+        return None
+    return None if few_rows((opened.rows.extent, len(columns.kinds))) else columns
 
 
 def few_rows(shape: tuple[int, ...]) -> bool:

@@ -162,11 +162,12 @@ def _spread(fine: np.ndarray, speed: Array, step: float, most: int) -> tuple[Arr
     return place, distance * (first + t * (2.0 * b + 3.0 * t * a)) / span, gaps + 1
 
 
-def one_rule(values: Params, share: Any = 1.0) -> Rule:
+def one_rule(values: Params, share: Any = 1.0, fineness: float = 1.0) -> Rule:
     """All nodes for these predictors at once, of which those beyond the last have no weight."""
     size = len(values["weights"])
-    most = MOST_AT_ONCE[size]
-    return shared_nodes(values["weights"], values["bias"], share, most=most).block(0, most**size)
+    most = int(fineness * MOST_AT_ONCE[size])
+    nodes = shared_nodes(values["weights"], values["bias"], share, fineness, most)
+    return nodes.block(0, most**size)
 
 
 def over_nodes(nodes: Nodes, visit: Callable[[Rule, Any], Any], start: Any) -> Any:

@@ -1,0 +1,1 @@
+"""The posterior of the parameters of any program, from a fit of it."""

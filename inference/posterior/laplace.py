@@ -1,0 +1,221 @@
+r"""The mode of a density with its curvature, and importance sampling from there.
+
+At the mode :math:`m` of a log density :math:`f` of :math:`\theta \in R^p` the curvature
+:math:`H = -\nabla^2 f(m)` is the scale of the density: :math:`N(m, H^{-1})` (Laplace). Draws of it
+are weighed by :math:`\exp(f - \log q)`, and Pareto's k̂ of the weights says whether they can be
+trusted (Vehtari et al. 2024). Where they cannot, tails are heavier: a Student t of the same scale,
+then mixtures of it with Student ts at the moments of the weighted draws (adaptive multiple
+importance sampling, Cornuet et al. 2012), every draw weighed by the mixture of all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from scipy.special import gammaln, logsumexp
+
+from ..evaluation.diagnostics import smoothed
+from ..numerics.annealed import good_k
+from ..numerics.quasi_newton import minimise
+
+LogDensity = Callable[[Array], Array]
+
+CLIMB = 50
+"""Steps of L-BFGS before the first of Newton's: each costs a gradient."""
+MOST_STEPS = 30
+"""Of Newton's method."""
+NEAR = 1e-2
+"""Nats that a step of Newton's still gains, at which the last one is taken."""
+FLATTEST = 1e-10
+"""Of the largest curvature: in float64 a smaller one cannot be distinguished from zero."""
+TAIL = 5.0
+"""Degrees of freedom of Student's t."""
+ROUNDS = 3
+"""Of adaptive mixtures."""
+
+
+class Mode(NamedTuple):
+    """A mode and its curvature."""
+
+    place: Array  # (p,)
+    value: Array  # log density there
+    curvature: Array  # (p, p) minus the Hessian
+    root: Array  # (p, p), whose product with its transpose is the inverse curvature
+    left: Array  # nats that another step of Newton's would gain
+
+
+def find_mode(log_density: LogDensity, start: Array, batch: int | None = None) -> Mode:
+    """Climb from `start` by L-BFGS, then by Newton's method; pure, so that `vmap` applies.
+
+    Where the curvature is negative, its size counts: a step leads up all the same.
+
+    :param batch: directions of the Hessian that are taken at once.
+
+    >>> mode = find_mode(lambda x: -jnp.sum(jnp.cosh(x - 1.0)), jnp.zeros(2))
+    >>> np.round(mode.place, 3).tolist(), np.round(mode.root, 2).tolist()
+    ([1.0, 1.0], [[1.0, 0.0], [0.0, 1.0]])
+    """
+    size = len(start)
+    potential = lambda x: -log_density(x)  # noqa: E731
+    slope = jax.grad(potential)
+    along = lambda x, direction: jax.jvp(slope, (x,), (direction,))[1]  # noqa: E731
+
+    def curve(x: Array) -> tuple[Array, Array, Array, Array]:
+        hessian = lax.map(lambda v: along(x, v), jnp.eye(size, dtype=x.dtype), batch_size=batch)
+        hessian = 0.5 * (hessian + hessian.T)
+        scales, axes = jnp.linalg.eigh(hessian)
+        scales = jnp.maximum(jnp.abs(scales), FLATTEST * jnp.abs(scales).max())
+        gradient = slope(x)
+        step = axes @ ((axes.T @ gradient) / scales)
+        return hessian, axes / jnp.sqrt(scales), step, 0.5 * gradient @ step
+
+    def move(carry: tuple[Array, Array, Any, Array, Array]) -> Any:
+        x, value, _, _, count = carry
+        hessian, root, step, left = curve(x)
+        shares = 0.5 ** jnp.arange(8.0)
+        values = lax.map(lambda share: potential(x - share * step), shares.astype(x.dtype))
+        best = jnp.argmax(values < value)
+        better = values[best] < value
+        there = jnp.where(better, x - shares[best].astype(x.dtype) * step, x)
+        left = jnp.where(better, left, 0.0)
+        return there, jnp.where(better, values[best], value), (hessian, root), left, count + 1
+
+    def unfinished(carry: tuple[Array, Array, Any, Array, Array]) -> Array:
+        return (carry[3] > NEAR) & (carry[4] < MOST_STEPS)
+
+    free = minimise(jax.value_and_grad(lambda tree: potential(tree["x"])), {"x": start}, CLIMB)
+    place = jnp.where(jnp.isfinite(potential(free["x"])), free["x"], start)
+    nothing = (jnp.zeros((size, size), start.dtype),) * 2
+    carry = (place, potential(place), nothing, jnp.asarray(jnp.inf, start.dtype), jnp.asarray(0))
+    place, value, (hessian, root), left, _ = lax.while_loop(unfinished, move, carry)
+    return Mode(place, -value, hessian, root, left)
+
+
+class Proposal(NamedTuple):
+    """A normal (`tail` infinite) or Student t about a place."""
+
+    place: np.ndarray  # (p,)
+    root: np.ndarray  # (p, p), whose product with its transpose is the scale matrix
+    tail: float = math.inf  # degrees of freedom
+
+    def draw(self, rng: np.random.Generator, count: int) -> np.ndarray:
+        """(count, p)."""
+        steps = rng.normal(size=(count, len(self.place)))
+        if self.tail < math.inf:
+            steps /= np.sqrt(rng.chisquare(self.tail, (count, 1)) / self.tail)
+        return self.place + steps @ self.root.T
+
+    def log_prob(self, draws: np.ndarray) -> np.ndarray:
+        """(count,)."""
+        size, nu = len(self.place), self.tail
+        squares = (np.linalg.solve(self.root, (draws - self.place).T) ** 2).sum(0)
+        level = np.linalg.slogdet(self.root)[1]
+        if nu == math.inf:
+            return -0.5 * squares - 0.5 * size * math.log(2.0 * math.pi) - level
+        level += 0.5 * size * math.log(nu * math.pi) + gammaln(nu / 2) - gammaln((nu + size) / 2)
+        return -0.5 * (nu + size) * np.log1p(squares / nu) - level
+
+
+class Weighted(NamedTuple):
+    """Draws with importance weights."""
+
+    how: str
+    draws: np.ndarray  # (count, p)
+    log_p: np.ndarray  # (count,) log density; -inf: outside of what the draws stand for
+    log_q: np.ndarray  # (count,) log density of the proposal
+    weights: np.ndarray  # (count,) Pareto-smoothed, their sum is one
+    pareto_k: float
+
+    @property
+    def sound(self) -> bool:
+        """Whether k̂ is below its limit for so many draws."""
+        return self.pareto_k <= good_k(int((self.weights > 0).sum()))
+
+    @property
+    def effective(self) -> float:
+        """So many draws of the density itself are as good."""
+        return float(1.0 / (self.weights**2).sum())
+
+    @property
+    def log_mean(self) -> tuple[float, float]:
+        """The log of the mean weight, and its standard error by the delta method."""
+        ratios = self.log_p - self.log_q
+        value = float(logsumexp(ratios) - math.log(len(ratios)))
+        spread = np.exp(ratios - value)
+        return value, float(spread.std(ddof=1) / math.sqrt(len(ratios)))
+
+    def resampled(self, rng: np.random.Generator, count: int) -> np.ndarray:
+        """Indices of `count` draws of equal weight, systematically, in random order."""
+        places = (np.arange(count) + rng.random()) / count
+        chosen = np.searchsorted(np.cumsum(self.weights), places).clip(max=len(self.weights) - 1)
+        return rng.permutation(chosen)
+
+
+def weigh(how: str, draws: np.ndarray, log_p: np.ndarray, log_q: np.ndarray) -> Weighted:
+    """Draws with their smoothed weights; those of density zero weigh nothing."""
+    weights, some = np.zeros(len(draws)), np.isfinite(log_p)
+    k = math.inf
+    if some.sum() > 1:
+        smooth, k = smoothed((log_p - log_q)[some])
+        weights[some] = np.exp(smooth)
+    return Weighted(how, draws, np.where(some, log_p, -np.inf), log_q, weights, k)
+
+
+def importance(
+    log_density: Callable[[np.ndarray], np.ndarray],
+    mode: Mode,
+    rng: np.random.Generator,
+    count: int,
+) -> Weighted:
+    """Draws about a mode whose weights can be trusted, if some of the proposals gives such.
+
+    :param log_density: of draws (count, p); -inf where they do not stand for themselves.
+
+    >>> normal = Mode(np.zeros(2), np.zeros(()), np.eye(2), np.eye(2), np.zeros(()))
+    >>> log_p = lambda x: -0.5 * (x**2).sum(-1)
+    >>> found = importance(log_p, normal, np.random.default_rng(0), 500)
+    >>> found.how, round(found.effective), round(found.log_mean[0] / math.log(2 * math.pi), 6)
+    ('Laplace', 500, 1.0)
+    """
+    place, root = np.asarray(mode.place, np.float64), np.asarray(mode.root, np.float64)
+    found = _one("Laplace", Proposal(place, root), log_density, rng, count)
+    if found.sound:
+        return found
+    parts = [Proposal(place, root, TAIL)]
+    found = _one("Student t", parts[0], log_density, rng, count)
+    for _ in range(ROUNDS):
+        if found.sound:
+            break
+        parts.append(_moments(found, root))
+        fresh = parts[-1].draw(rng, count)
+        draws = np.concatenate([found.draws, fresh])
+        log_p = np.concatenate([found.log_p, log_density(fresh)])
+        each = np.stack([x.log_prob(draws) for x in parts])
+        mixed = weigh("mixture", draws, log_p, logsumexp(each, 0) - math.log(len(parts)))
+        if not mixed.pareto_k < found.pareto_k:
+            break
+        found = mixed
+    return found
+
+
+def _one(
+    how: str, proposal: Proposal, log_density: Callable[[np.ndarray], np.ndarray],
+    rng: np.random.Generator, count: int,
+) -> Weighted:  # fmt: skip
+    draws = proposal.draw(rng, count)
+    return weigh(how, draws, log_density(draws), proposal.log_prob(draws))
+
+
+def _moments(found: Weighted, root: np.ndarray) -> Proposal:
+    """A Student t at the weighted draws' mean, its scale theirs as far as they are enough."""
+    mean = found.weights @ found.draws
+    away = (found.draws - mean) * np.sqrt(found.weights)[:, None]
+    share = found.effective / (found.effective + len(mean))
+    scale = share * away.T @ away + (1.0 - share) * root @ root.T
+    return Proposal(mean, np.linalg.cholesky(scale), TAIL)
