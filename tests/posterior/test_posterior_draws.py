@@ -60,7 +60,7 @@ def mixture_evidence(data, num_components, count):
 
 @functools.cache
 def two_patterns():
-    rows = np.array([[1, 1, 1]] * 9 + [[0, 0, 0]] * 10 + [[1, 0, 1]] * 2 + [[0, 1, 0]], float)
+    rows = np.array([[1, 1, 1]] * 4 + [[0, 0, 0]] * 4 + [[1, 0, 1]] + [[0, 1, 0]], float)
     fit = EM(bernoulli_mixture).run(random.key(0), 100, rows, num_components=2, progress_bar=False)
     return rows, fit.params
 
@@ -68,8 +68,8 @@ def two_patterns():
 def test_the_evidence_counts_every_labelling():
     rows, params = two_patterns()
     posterior = posterior_draws(bernoulli_mixture, params, rows, num_draws=4000, num_components=2)
-    evidence, error = mixture_evidence(rows, 2, 40_000)
-    assert error < 0.05
+    evidence, error = mixture_evidence(rows, 2, 80_000)
+    assert error < 0.06
     assert posterior.sound and "2 components" in posterior.notes[0]
     assert abs(posterior.log_evidence - evidence) < 4 * np.hypot(error, posterior.evidence_error)
 
@@ -89,14 +89,14 @@ def trait_evidence(data, count):
 
 def test_rotations_are_integrated_on_a_slice():
     rng = np.random.default_rng(0)
-    factors = rng.normal(size=(25, 2)) @ np.array([[2.0, 2.0, 0.0, 0.0], [0.0, 0.0, 2.0, -2.0]])
+    factors = rng.normal(size=(12, 2)) @ np.array([[2.0, 2.0, 0.0, 0.0], [0.0, 0.0, 2.0, -2.0]])
     data = (rng.random(factors.shape) < expit(factors)).astype(float)
     kwargs = {"num_factors": 2, **UNIT}
     fit = QuadratureEM(latent_trait, prior=True).run(
         random.key(0), 100, data, progress_bar=False, **kwargs
     )
     posterior = posterior_draws(latent_trait, fit.params, data, num_draws=4000, **kwargs)
-    evidence, error = trait_evidence(data, 20_000)
+    evidence, error = trait_evidence(data, 10_000)
     assert error < 0.05
     assert posterior.sound and "rotated" in posterior.notes[0]
     assert abs(posterior.log_evidence - evidence) < 4 * np.hypot(error, posterior.evidence_error)
@@ -111,29 +111,28 @@ def test_rotations_are_integrated_on_a_slice():
 
 
 def test_a_start_at_a_bound_is_moved_inside():
-    rows, params = two_patterns()
+    rows, _ = two_patterns()
     at_bound = {"mixing": np.array([1.0, 0.0]), "probs": np.array([[1.0, 0.5, 0.0]] * 2)}
     posterior = posterior_draws(
         bernoulli_mixture, at_bound, rows, num_draws=200, num_components=2, fall_back=False
     )
     assert all(np.isfinite(x).all() for x in posterior.params.values())
-    del params
 
 
-def funnel(data=None, *, num_data=None):
-    """Bits that say next to nothing of a scale, whose posterior no normal comes near."""
-    scale = numpyro.sample("scale", dist.Normal(0.0, 2.0))
-    weights = numpyro.sample("weights", dist.Normal(0.0, jnp.exp(scale)).expand([12]).to_event(1))
+def products(data=None, *, num_data=None):
+    """Logits that are products: the posterior lies along hyperbolas."""
+    first = numpyro.sample("first", dist.Normal(0.0, 3.0).expand([6]).to_event(1))
+    second = numpyro.sample("second", dist.Normal(0.0, 3.0).expand([6]).to_event(1))
     with numpyro.plate("data", num_data or len(data)):
-        numpyro.sample("bits", dist.Bernoulli(logits=weights[:2]).to_event(1), obs=data)
+        numpyro.sample("bits", dist.Bernoulli(logits=first * second).to_event(1), obs=data)
 
 
 def test_nuts_goes_on_where_weights_cannot_be_trusted():
-    data = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
-    start = {"scale": np.array(0.0), "weights": np.zeros(12)}
-    posterior = posterior_draws(funnel, start, data, num_draws=400, budget=20.0)
+    data = (np.arange(360) % 4 < 3).astype(float).reshape(60, 6)
+    start = {"first": np.ones(6), "second": np.ones(6)}
+    posterior = posterior_draws(products, start, data, num_draws=400, budget=20.0)
     assert posterior.how == "NUTS" and posterior.pareto_k > 0.7
-    assert posterior.params["scale"].shape[0] == 4 and np.isnan(posterior.log_evidence)
+    assert posterior.params["first"].shape[0] == 4 and np.isnan(posterior.log_evidence)
 
 
 def test_too_many_components_are_said_and_enough_are_not():
@@ -162,8 +161,8 @@ def test_four_factors_are_refused():
 def test_the_collapsed_program_is_the_integral():
     data, kwargs = np.eye(3), {"num_factors": 1}
     params = {
-        "weights": jnp.array([[1.0, -2.0, 0.5, 3.0]]),
-        "bias": jnp.array([0.1, 0.0, -1.0, 1.0]),
+        "weights": jnp.array([[1.0, -2.0, 0.5]]),
+        "bias": jnp.array([0.1, 0.0, -1.0]),
     }
     program = collapsed(latent_trait, (data,), kwargs)
     value, trace = log_density(program, (data,), kwargs, params)
@@ -200,7 +199,7 @@ def test_heavy_tails_are_met_by_other_proposals(tail):
     target = Proposal(np.full(3, 1.0), 3.0 * np.eye(3), tail)
     near = find_mode(lambda x: -0.5 * jnp.sum(x**2), jnp.ones(3))
     found = importance(target.log_prob, near, np.random.default_rng(0), 4000)
-    assert found.how == "mixture" and found.sound
+    assert found.how != "Laplace" and found.sound
     value, error = found.log_mean
     assert abs(value) < 4 * error
 
