@@ -95,6 +95,7 @@ def contenders(anatomy: Anatomy) -> tuple[dict[str, Contender], dict[str, str]]:
             if name in WITH_PRIOR:
                 run = partial(_bespoke, method, anatomy, True)
                 admitted.append(Contender(f"{name} MAP", True, "point", run, True))
+                admitted += _followers(name, method, anatomy)
         elif anatomy.binary:
             run = partial(_generic, partial(discrete_gibbs, latent=True), True)
             admitted.append(Contender(name, True, "sampler", run))
@@ -109,6 +110,52 @@ def contenders(anatomy: Anatomy) -> tuple[dict[str, Contender], dict[str, str]]:
     run = partial(_generic, discrete_gibbs, True)
     admitted.append(Contender("DiscreteGibbs", False, "sampler", run))
     return {x.name: x for x in admitted}, refused
+
+
+def _followers(name: str, method: type[Algorithm], anatomy: Anatomy) -> list[Contender]:
+    """Posteriors that begin at the optimum of a point method.
+
+    NUTS is one where latents are discrete: of continuous ones its density is a quadrature.
+    """
+    kinds: dict[str, Kind] = {"Laplace": "variational", "NUTS": "sampler"}
+    if any(x.num_values is None for x in anatomy.latents):
+        del kinds["NUTS"]
+    return [
+        Contender(
+            f"{name}, {x}", True, kind, partial(_followed, method, anatomy, kind == "sampler")
+        )
+        for x, kind in kinds.items()
+    ]
+
+
+def _followed(
+    method: type[Algorithm], anatomy: Anatomy, by_nuts: bool, model: Callable, key: Any,
+    arguments: Arguments, limits: Limits, **more: Any,
+) -> tuple[Draws, None]:  # fmt: skip
+    """Draws about the optimum of a point method, whose seconds count."""
+    from ..baselines.samplers import Draws
+    from ..posterior.draws import about_fit, posterior_draws
+
+    args, kwargs = arguments
+    first, _ = _bespoke(method, anatomy, False, model, key, arguments, limits)
+    params = {x: v[0, 0] for x, v in first.params.items()}
+    if not by_nuts:
+        made = posterior_draws(model, params, *args, rng_key=key, fall_back=False, **kwargs)
+        seconds, compiling = made.seconds + first.seconds, made.compile_seconds
+        draws = Draws(
+            made.params, made.stats, np.empty(0), {}, np.array([seconds]), seconds,
+            compiling + first.compile_seconds, str(made), pareto_k=made.pareto_k,
+        )  # fmt: skip
+        return draws, None
+    about = about_fit(model, params, args, kwargs)
+    before = first.seconds + about.seconds
+    room = None if limits.seconds is None else max(0.0, limits.seconds - before)
+    count = limits.num_draws or 1000
+    draws = about.nuts(model, key, args, kwargs, num_samples=count, budget=room, **more)
+    return draws._replace(
+        clock=draws.clock + before, seconds=draws.seconds + before,
+        compile_seconds=draws.compile_seconds + about.compile_seconds + first.compile_seconds,
+    ), None  # fmt: skip
 
 
 def _generic(
@@ -234,4 +281,4 @@ def chosen(anatomy: Anatomy, wanted: list[str] | None) -> tuple[list[Contender],
 
 
 def _plain(name: str) -> str:
-    return name.strip().lower().replace("_", " ")
+    return name.strip().lower().replace("_", " ").replace(",", "")

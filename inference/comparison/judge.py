@@ -373,8 +373,10 @@ def diagnosis(
     """What `checks` asks of the draws of a sampler, or of a guide, whatever they are used for."""
     if kind == "sampler":
         return chains(model, arguments, draws)
-    ratios = draws.stats["log_p"] - draws.stats["log_q"]
-    return starts_of(draws.starts, num_rows) | {"pareto_k": pareto_k(ratios)}
+    k = draws.pareto_k
+    if k is None:
+        k = pareto_k(draws.stats["log_p"] - draws.stats["log_q"])
+    return starts_of(draws.starts, num_rows) | {"pareto_k": k}
 
 
 def _quality(engine: Algorithm, params: Any, arguments: Arguments) -> dict[str, Any]:

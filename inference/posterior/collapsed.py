@@ -49,13 +49,13 @@ def collapsed(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Callable:
             "parameters and latents together, NUTS(model)"
         )
 
-    parameters = _parameters(model, anatomy)
+    parameters, row_evidence = _parameters(model, anatomy), rule.function
 
     def program(*args: Any, **kwargs: Any) -> None:
         with handlers.trace() as trace:
             parameters(*args, **kwargs)
         params = {name: trace[name]["value"] for name in anatomy.parameters}
-        evidence = rule.function(params, rows_of(anatomy, args, kwargs))
+        evidence = row_evidence(params, rows_of(anatomy, args, kwargs))
         numpyro.factor("log_likelihood", jnp.sum(evidence.value))
 
     return program
@@ -133,8 +133,8 @@ class Density(NamedTuple):
 
 def density_of(
     model: Callable, args: tuple, kwargs: dict[str, Any], params: Params
-) -> tuple[Density, Density, list[Array]]:
-    """The density of a program on its data, that of its priors alone, and the arrays of the data.
+) -> tuple[Density, Density]:
+    """The density of a program on its data, and that of its priors alone.
 
     :param params: of the right shapes.
     """
@@ -143,6 +143,5 @@ def density_of(
     free = jax.eval_shape(lambda x: unconstrain_fn(program, args, kwargs, x), params)
     like = {x: jnp.zeros(free[x].shape) for x in anatomy.parameters}
     unravel = ravel_pytree(like)[1]
-    hollow = device._replace(arrays=[])
-    density = Density(program, hollow, anatomy.parameters, unravel)
-    return density, density._replace(program=priors_of(program)), device.arrays
+    density = Density(program, device._replace(arrays=[]), anatomy.parameters, unravel)
+    return density, density._replace(program=priors_of(program))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -15,10 +16,12 @@ from numpyro.infer.util import constrain_fn, log_density
 from scipy.linalg import null_space
 from scipy.special import logsumexp
 
-from ..baselines.samplers import nuts
+from ..baselines.samplers import Draws, nuts
+from ..compiling import executable
 from ..evaluation.symmetry import Group, align_to, form_of, group_of
 from ..reading.anatomy import ProgramError
 from ..reading.arguments import check_data
+from ..rows.devices import one_device
 from ..running import clock
 from ..types import Params
 from .chains import advise, chains, faults
@@ -103,20 +106,15 @@ def posterior_draws(
     check_data(args, kwargs)
     key = random.key(0) if rng_key is None else rng_key
     rng = np.random.default_rng(np.asarray(random.key_data(key)))
+    about = about_fit(model, params, args, kwargs, num_draws)
     with jax.enable_x64(True):
-        about = open_mode(model, _wide(dict(params)), *_wide((args, kwargs)))
         began = clock.seconds()
         found = importance(about.log_density, about.mode, rng, num_draws)
         result = about.result(found, rng, num_draws, about.seconds + clock.seconds() - began)
-        metric, starts = about.metric(), about.starts(rng, NUM_CHAINS)
     if found.sound or not fall_back:
         return result
-    draws = nuts(
-        model, key, *args, num_warmup=NUM_WARMUP, num_chains=NUM_CHAINS, budget=budget,
-        places=starts, metric=metric, program=collapsed(model, args, kwargs),
-        until=lambda draws, plan: advise(chains(model, (args, kwargs), draws), draws, plan),
-        **kwargs,
-    )  # fmt: skip
+    until = lambda draws, plan: advise(chains(model, (args, kwargs), draws), draws, plan)  # noqa: E731
+    draws = about.nuts(model, key, args, kwargs, budget=budget, until=until)
     row = chains(model, (args, kwargs), draws)
     aligned = align_to(model, draws.params, about.reference, (args, kwargs))
     return result._replace(
@@ -133,78 +131,120 @@ def _wide(tree: Any) -> Any:
     return jax.tree.map(lambda x: np.asarray(x, np.float64) if real(x) else x, tree)
 
 
-class Neighbourhood(NamedTuple):
-    """A mode of a density on the slice that its rotations leave, or on the whole space."""
+class Slice(NamedTuple):
+    """The points that stand for their orbits under rotations; the whole space where none rotate."""
 
-    density: Density
-    prior: Density
-    arrays: list[Array]
-    group: Group
-    base: np.ndarray  # (p,) unconstrained, a point of the slice
-    basis: np.ndarray | None  # (p, q) orthonormal directions of the slice; None: all
-    normal: np.ndarray | None  # (p, p - q) the others
-    mode: Mode  # (q,) on the slice
-    reference: Params  # parameters at the base
-    seconds: float
-    compile_seconds: float
+    base: Any  # (p,) unconstrained
+    basis: Any = None  # (p, q) orthonormal directions of the slice; None: all
+    normal: Any = None  # (p, p - q) the others
 
     def place(self, short: Any) -> Any:
         """Unconstrained parameters (..., p) of points of the slice (..., q)."""
         return short if self.basis is None else self.base + short @ self.basis.T
 
-    def log_density(self, draws: np.ndarray) -> np.ndarray:
-        """Of points of the slice, (count, q); -inf where another image is nearer to the mode."""
-        sliced, params = jax.device_get(self._both(jnp.asarray(draws), self.arrays))
-        inside = self.group.inside(params, self.reference)
-        return np.where(inside & np.isfinite(sliced), sliced, -np.inf)
 
-    def _both(self, draws: Array, arrays: list[Array]) -> tuple[Array, Params]:
-        def one(short: Array) -> tuple[Array, Params]:
-            return self.at(short, arrays), self.density.constrain(self.place(short), arrays)
+class Compiled(NamedTuple):
+    """What is compiled for tables of one shape, as functions of their arrays."""
 
-        return jax.jit(lambda draws: lax.map(one, draws))(draws)
+    find: Callable  # the mode
+    evaluate: Callable  # log densities and parameters of many points
+    prior: Callable  # curvature of the log prior
 
-    def at(self, short: Array, arrays: list[Array]) -> Array:
+
+def _compile(
+    density: Density, prior: Density, group: Group, arrays: list[Array], slice_: Slice,
+    first: np.ndarray, num_draws: int,
+) -> Compiled:  # fmt: skip
+    def at(short: Array, arrays: list[Array], slice_: Slice) -> Array:
         """The log density on the slice: that of the parameters times the volume of their orbit."""
-        flat = self.place(short)
-        value = self.density(flat, arrays)
-        if self.normal is None:
+        flat = slice_.place(short)
+        value = density(flat, arrays)
+        if slice_.normal is None:
             return value
-        orbit = self.group.generators(self.density.constrain(flat, arrays)) @ self.normal
+        orbit = group.generators(density.constrain(flat, arrays)) @ slice_.normal
         return value + jnp.linalg.slogdet(orbit)[1]
+
+    def find(short: Array, arrays: list[Array], slice_: Slice) -> Mode:
+        return find_mode(lambda x: at(x, arrays, slice_), short)
+
+    def evaluate(draws: Array, arrays: list[Array], slice_: Slice) -> tuple[Array, Params]:
+        constrain = lambda x: density.constrain(slice_.place(x), arrays)  # noqa: E731
+        return lax.map(lambda x: (at(x, arrays, slice_), constrain(x)), draws)
+
+    def curvature(short: Array, arrays: list[Array], slice_: Slice) -> Array:
+        return -jax.hessian(lambda x: prior(slice_.place(x), arrays))(short)
+
+    many = np.zeros((num_draws, len(first)))
+    inputs = {find: first, evaluate: many, curvature: first}
+    return Compiled(*(jax.jit(f).lower(x, arrays, slice_).compile() for f, x in inputs.items()))
+
+
+class Neighbourhood(NamedTuple):
+    """A mode of the density on a slice."""
+
+    density: Density
+    arrays: list[Array]
+    compiled: Compiled
+    group: Group
+    slice: Slice
+    mode: Mode  # (q,) on the slice
+    reference: Params  # parameters at the base
+    seconds: float
+    compile_seconds: float
+
+    def evaluate(self, draws: np.ndarray) -> tuple[np.ndarray, Params]:
+        """Log densities and parameters by site of points of the slice, (count, q)."""
+        return jax.device_get(self.compiled.evaluate(draws, self.arrays, self.slice))
+
+    def log_density(self, draws: np.ndarray) -> np.ndarray:
+        """The same, -inf where another image is nearer to the mode."""
+        values, params = self.evaluate(draws)
+        inside = self.group.inside(params, self.reference)
+        return np.where(inside & np.isfinite(values), values, -np.inf)
+
+    def nuts(
+        self, model: Callable, rng_key: Array, args: tuple, kwargs: dict[str, Any], **how: Any
+    ) -> Draws:
+        """NUTS from draws about the mode, in the metric of the curvature there.
+
+        :param how: further arguments of `baselines.samplers.nuts`.
+        """
+        rng = np.random.default_rng(np.asarray(random.key_data(rng_key)))
+        return nuts(
+            model, rng_key, *args, num_warmup=NUM_WARMUP, num_chains=NUM_CHAINS,
+            places=self.starts(rng, NUM_CHAINS), metric=self.metric(),
+            program=collapsed(model, args, kwargs), **how, **kwargs,
+        )  # fmt: skip
 
     def starts(self, rng: np.random.Generator, count: int) -> Params:
         """Draws of the normal about the mode, unconstrained, a leading axis of so many."""
         steps = rng.normal(size=(count, len(self.mode.place)))
-        flat = self.place(np.asarray(self.mode.place) + steps @ np.asarray(self.mode.root).T)
+        flat = self.slice.place(self.mode.place + steps @ self.mode.root.T)
         with jax.enable_x64(True):
             return jax.device_get(jax.vmap(self.density.unravel)(jnp.asarray(flat)))
 
     def metric(self) -> np.ndarray:
         """The covariance of unconstrained parameters; along an orbit the largest on the slice."""
-        root = np.asarray(self.mode.root)
-        covariance = root @ root.T
-        if self.basis is None or self.normal is None:
+        covariance, (_, basis, normal) = self.mode.root @ self.mode.root.T, self.slice
+        if basis is None:
             return covariance
-        along = np.linalg.eigvalsh(covariance)[-1] * self.normal @ self.normal.T
-        return self.basis @ covariance @ self.basis.T + along
+        along = np.linalg.eigvalsh(covariance)[-1] * normal @ normal.T
+        return basis @ covariance @ basis.T + along
 
     def result(
         self, found: Weighted, rng: np.random.Generator, count: int, seconds: float
     ) -> PosteriorDraws:
         """Weighted draws as draws of equal weight."""
         chosen = found.resampled(rng, count)
-        flat = jnp.asarray(self.place(found.draws[chosen]))
-        constrain = jax.jit(jax.vmap(lambda x: self.density.constrain(x, self.arrays)))
-        params = {x: np.asarray(v)[None] for x, v in constrain(flat).items()}
+        params = self.evaluate(found.draws[chosen])[1]
+        top = self.evaluate(np.repeat(self.mode.place[None], count, 0))[1]
         stats = {"lp": found.log_p, "log_ratio": found.log_p - found.log_q, "weight": found.weights}
         evidence, error = found.log_mean
-        top = constrain(jnp.asarray(self.place(np.asarray(self.mode.place)))[None])
         return PosteriorDraws(
-            params, {x: v[chosen][None] for x, v in stats.items()}, found.how, found.sound,
+            {x: v[None] for x, v in params.items()},
+            {x: v[chosen][None] for x, v in stats.items()}, found.how, found.sound,
             found.pareto_k, found.effective, evidence + self.group.log_size, error,
-            {x: np.asarray(v)[0] for x, v in top.items()}, self.notes(found), seconds,
-            self.compile_seconds,
+            {x: v[0] for x, v in top.items()}, self.notes(found), seconds, self.compile_seconds,
         )  # fmt: skip
 
     def notes(self, found: Weighted) -> tuple[str, ...]:
@@ -228,50 +268,61 @@ class Neighbourhood(NamedTuple):
     def by_prior(self) -> tuple[np.ndarray, str]:
         """The share of the prior in the curvature along each axis of the normal at the mode, and
         the sites where the axes with more than half are longest."""
-        prior = lambda short: -self.prior(self.place(short), self.arrays)  # noqa: E731
-        curvature = np.asarray(jax.jit(jax.hessian(prior))(self.mode.place))
-        root = np.asarray(self.mode.root)
+        root = self.mode.root
+        curvature = np.asarray(self.compiled.prior(self.mode.place, self.arrays, self.slice))
         shares, axes = np.linalg.eigh(root.T @ curvature @ root)
-        length = root @ axes
-        length = length if self.basis is None else self.basis @ length
+        length = root @ axes if self.slice.basis is None else self.slice.basis @ root @ axes
         spread = np.sqrt((length**2).sum(1))
         part = np.sqrt((length[:, shares > 0.5] ** 2).sum(1)) / np.maximum(spread, 1e-300)
         by_site = {x: float(np.max(v)) for x, v in self.density.unravel(jnp.asarray(part)).items()}
         return shares, " and ".join(repr(x) for x, v in by_site.items() if v > 0.5)
 
 
-def open_mode(
-    model: Callable, params: Params, args: tuple, kwargs: dict[str, Any]
+def about_fit(
+    model: Callable, params: Params, args: tuple, kwargs: dict[str, Any], num_draws: int = 1
 ) -> Neighbourhood:
-    """Find the mode near some parameters, and its symmetries; in float64."""
-    began = time.perf_counter()
-    density, prior, arrays = density_of(model, args, kwargs, params)
-    start = np.asarray(jax.jit(density.inside)(params, arrays))
+    """The mode near the parameters of a fit, with its symmetries; in float64."""
+    with jax.enable_x64(True):
+        return _open(model, _wide(dict(params)), *_wide((args, kwargs)), num_draws)
+
+
+def _open(
+    model: Callable, params: Params, args: tuple, kwargs: dict[str, Any], num_draws: int
+) -> Neighbourhood:
+    began, device = time.perf_counter(), one_device(args, kwargs)
+    arrays, settings = device.arrays, (model, device.static, device.tree)
+
+    def begin() -> tuple[Density, Density, Any, Any, Any]:
+        density, prior = density_of(model, args, kwargs, params)
+        return density, prior, *map(jax.jit, (density.inside, density.constrain, prior.log_joint))
+
+    begun = executable(begin, (params, arrays), "density", *settings)
+    density, prior, inside, constrain, log_prior = begun
+    start = np.asarray(inside(params, arrays))
     if len(start) > MOST_PARAMETERS:
         raise ProgramError(
             f"the program has {len(start)} parameters, and the curvature of at most "
             f"{MOST_PARAMETERS} is inverted: run NUTS or SVI"
         )
-    reference = jax.device_get(jax.jit(density.constrain)(start, arrays))
+    reference = jax.device_get(constrain(start, arrays))
     # The form says which symmetries the likelihood has; whether the prior keeps them is asked.
-    group = group_of(
-        form_of(model, (args, kwargs)),
-        jax.jit(lambda params: prior.log_joint(params, arrays)), reference,
-    )  # fmt: skip
-    here = Neighbourhood(
-        density, prior, arrays, group, start, None, None, None, reference, 0.0, 0.0
-    )  # fmt: skip
+    known = form_of(model, (args, kwargs))
+    group = group_of(known, lambda params: log_prior(params, arrays), reference)
     tangents = np.asarray(group.generators(reference))
-    first = start
+    slice_, first = Slice(start), start
     if len(tangents):
         normal = np.linalg.qr(tangents.T)[0]
-        here = here._replace(basis=null_space(normal.T), normal=normal)
-        first = np.zeros(here.basis.shape[1])
-    find = jax.jit(lambda x, arrays: find_mode(lambda y: here.at(y, arrays), x))
-    ready = find.lower(first, arrays).compile()
-    compiled, running = time.perf_counter() - began, clock.seconds()
-    mode = jax.device_get(ready(first, arrays))
-    return here._replace(mode=mode, seconds=clock.seconds() - running, compile_seconds=compiled)
+        slice_ = Slice(start, null_space(normal.T), normal)
+        first = np.zeros(slice_.basis.shape[1])
+    make = partial(_compile, density, prior, group, arrays, slice_, first, num_draws)
+    inputs = first, arrays, slice_
+    compiled = executable(make, inputs, "mode", *settings, repr(group.blocks), num_draws)
+    ready, running = time.perf_counter() - began, clock.seconds()
+    mode = jax.device_get(compiled.find(first, arrays, slice_))
+    spent = clock.seconds() - running
+    return Neighbourhood(
+        density, arrays, compiled, group, slice_, mode, reference, spent, ready
+    )  # fmt: skip
 
 
 def best_mode(
@@ -291,7 +342,7 @@ def best_mode(
         score = jax.jit(lambda params: log_density(program, args, kwargs, params)[0])
         values = np.array([score(x) for x in found])
         best = found[int(np.argmax(np.where(np.isfinite(values), values, -np.inf)))]
-        return open_mode(model, best, args, kwargs)
+        return _open(model, best, args, kwargs, 1)
 
 
 def weigh_modes(posteriors: Sequence[PosteriorDraws]) -> np.ndarray | None:
