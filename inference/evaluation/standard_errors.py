@@ -12,7 +12,6 @@ import numpy as np
 from jax import Array, lax
 from jax.scipy.special import logsumexp
 
-from ..compiling import remembered
 from ..methods.continuous.factor_em import maps_of
 from ..methods.continuous.factors import FactorReader
 from ..methods.continuous.guessing import Guessing
@@ -169,32 +168,6 @@ def _observed(
         compute = compiled(_computation(opened, num_nodes, chunk_size, prior), opened.rows)
         found = compute(opened.rows.leaves, _wide(params))
         return jax.tree.map(lambda x: np.asarray(x, np.float64)[None], found)
-
-
-def many_standard_errors(
-    model: Callable,
-    params: Params,
-    data: Array,
-    *,
-    num_nodes: int | None = None,
-    **kwargs: Any,
-) -> Params:
-    """`standard_errors` for many data sets of one shape, in one compiled call.
-
-    Where the data do not determine all parameters, all errors of the set are NaN.
-
-    :param params: (num_sets, ...) by site; data: (num_sets, num_data, num_features).
-    """
-    with jax.enable_x64(True):
-        opened = _open(model, (data[0],), kwargs)
-        compute, bare = _computation(opened, num_nodes, None), opened.rows._replace(leaves=())
-
-        def one(params: Params, table: Array) -> Any:
-            return compute(bare._replace(leaves=(table,)), params)
-
-        information = jax.device_get(remembered(jax.vmap(one))(_wide(params), data))
-        many, _ = _errors(information[0], information[1], _least(params))
-    return {name: jnp.asarray(value.astype(jnp.result_type(float))) for name, value in many.items()}
 
 
 def _wide(params: Params) -> dict[str, np.ndarray]:

@@ -2,26 +2,19 @@
 
 One method is one compiled run over all trials, `vmap` over the data sets with one chain each:
 warm-up, draws and all happen in one call, without clock or budget. The scalars whose ranks are
-taken do not depend on the names of hidden units, between whose orders and turns draws wander
-(`scalars`: sums over units, sizes, inner products, log densities); whether the ranks are uniform is
-decided exactly (`uniformity`).
-
-`coverage` says how often intervals hold the truth: EM's standard errors beside the quantiles of
-NUTS's draws. The programs are those with continuous factors, `latent_trait` foremost, in canonical
-form: rows of the weights orthogonal, longest first, their signs as in the truth. Over parameters
-drawn from the prior, quantiles of the true posterior cover exactly; maximum likelihood ± z standard
-errors covers as the number of rows grows. Every table counts: one whose information is not positive
-definite has no interval, and what has no interval does not hold the truth.
+taken do not depend on the names, signs and turns of hidden units, between which draws wander
+(`scalars`: log densities, shares in order of size, sizes, inner products), so that nothing is
+aligned to the truth. Whether the ranks are uniform, and whether central intervals hold the truth as
+often as they say, is decided exactly (`uniformity`). Every table counts: draws that are no numbers
+do not hold the truth.
 """
 
 from __future__ import annotations
 
 import inspect as python
-import itertools
 import time
 from collections.abc import Callable
 from functools import partial
-from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import jax
@@ -39,26 +32,25 @@ from ...baselines import samplers
 from ...baselines.starts import climbs_of, differentiable
 from ...baselines.variational import GUIDES, STEP_SIZES
 from ...evaluation.evidence import likelihood
-from ...evaluation.standard_errors import many_standard_errors
 from ...evaluation.symmetry import Exchange, Rotation, form_of, symmetries
 from ...files.cards import CARDS, Setting
 from ...files.catalogue import blame, find_program
 from ...files.output import words
-from ...methods.continuous.factor_em import canonical
-from ...methods.continuous.opening import FORMS
-from ...methods.continuous.quadrature import QuadratureEM
 from ...reading.anatomy import Anatomy, inspect
 from ...reading.arguments import rows_of
-from ...reading.log_joint import log_shared
+from ...reading.log_joint import log_joint, log_shared
 from ...reading.recognition.papers import Known
+from ...reading.states import AllStates
+from ...rows.chunks import Rows
 from ...running.contract import follow
 from ...types import Params
 from ..judge import in_one_line
-from .uniformity import LEVEL, p_value, ranks, shape, together
+from .uniformity import LEVEL, coverage, p_value, ranks, shape, together
 
-NUM_DRAWS = 99
-"""Draws that the truth is ranked among: a hundred ranks."""
-THIN = 3
+NUM_DRAWS = 79
+"""Draws that the truth is ranked among: 80 ranks, of which 40, 64 and 76 are exactly the central
+50, 80 and 95 %."""
+THIN = 4
 """Draws of a sampler from which one is kept: ranks are uniform among independent draws."""
 LIKELIHOOD = "log likelihood"
 STUCK = 3.0
@@ -69,10 +61,8 @@ WARMUP = 200
 MAX_TREE_DEPTH = 5
 """All data sets wait for the one whose trajectory is longest: NUTS may take 2⁵ − 1 steps a draw.
 Wherever a trajectory is cut off, the posterior stays invariant; only the draws may be nearer."""
-LEVELS = (0.5, 0.9, 0.95)
-NUM_STEPS = 60
-NUM_NODES = 15
-"""Nodes a dimension: in one dimension, at weights of about one, the error is beyond float32."""
+MOST_STATES = 1024
+"""Of the discrete latents of a datum, up to which their shares are computed."""
 QUADRATURE_NODES = 11
 """Nodes a dimension for factors integrated out: enough where weights are below 3."""
 
@@ -85,6 +75,7 @@ class Trials(NamedTuple):
     kwargs: dict[str, Any]  # its sizes
     truth: Params  # (num_trials, ...) by site
     data: Array  # (num_trials, num_data, num_features)
+    held_out: Array  # (num_trials, 1, num_features) a row that no method sees, of another table
     setting: Setting
 
 
@@ -99,9 +90,13 @@ def setting_of(name: str, given: dict[str, Any]) -> Setting:
 def simulate(name: str, setting: Setting, num_trials: int, rng_key: Array) -> Trials:
     """Draw parameters, then data, from the program itself.
 
+    Each table is drawn with one row more, which is held out for the next table. Given its data, a
+    table's own row is not independent of the truth, which would then be no draw like the others:
+    log p(row | truth) would rank too high in the exact posterior.
+
     >>> drawn = simulate("bernoulli_product", setting_of("bernoulli_product", {}), 3, random.key(0))
     >>> drawn.data.shape, drawn.truth["probs"].shape
-    ((3, 40, 4), (3, 4))
+    ((3, 60, 4), (3, 4))
     """
     program = find_program(name)
     takes = python.signature(program).parameters
@@ -109,7 +104,7 @@ def simulate(name: str, setting: Setting, num_trials: int, rng_key: Array) -> Tr
     if wrong and all(x.kind is not x.VAR_KEYWORD for x in takes.values()):
         raise InputError(f"--set {wrong[0]}: {name} takes {', '.join(takes)}")
     model = partial(program, **setting.priors) if setting.priors else program
-    counts: dict[str, Any] = {"num_data": setting.num_data}
+    counts: dict[str, Any] = {"num_data": setting.num_data + 1}
     if setting.num_features is not None:
         counts["num_features"] = setting.num_features
 
@@ -125,19 +120,23 @@ def simulate(name: str, setting: Setting, num_trials: int, rng_key: Array) -> Tr
     with blame(name, "cannot be simulated"):
         sites = jax.jit(jax.vmap(draw))(random.split(rng_key, num_trials))
     data = sites.pop("observed")
-    return Trials(name, model, setting.sizes, sites, data, setting)
+    held_out = jnp.roll(data[:, -1:], 1, axis=0)
+    return Trials(name, model, setting.sizes, sites, data[:, :-1], held_out, setting)
 
 
-def describe(model: Callable, setting: Setting) -> dict[str, str]:
+def describe(trials: Trials) -> dict[str, str]:
     """The prior of each site, in words; those of the program where nothing narrower is bound."""
-    takes = python.signature(model).parameters
+    takes = python.signature(trials.model).parameters
     own = {x: p.default for x, p in takes.items() if x.startswith("prior_")}
-    priors = {**own, **setting.priors}
-    return {
-        x.removeprefix("prior_"): "uniform on the simplex" if v is None else words(v)
-        for x, v in priors.items()
-        if v is not python.Parameter.empty
-    }
+    priors = {x.removeprefix("prior_"): v for x, v in {**own, **trials.setting.priors}.items()}
+
+    def tell(prior: Any) -> str:
+        if prior is None:
+            return "uniform on the simplex"
+        return f"Dirichlet({prior:g})" if isinstance(prior, float) else words(prior)
+
+    drawn = [x for x in priors if any(site.startswith(x) for site in trials.truth)]
+    return {x: tell(priors[x]) for x in drawn if priors[x] is not python.Parameter.empty}
 
 
 class ManyDraws(NamedTuple):
@@ -275,6 +274,7 @@ class Ranked(NamedTuple):
     p_value: float
     shape: str
     effective: float  # draws' worth of the `NUM_DRAWS`, median over trials
+    coverage: dict[str, dict[str, float]]  # of central intervals, by level
 
 
 class Judged(NamedTuple):
@@ -286,11 +286,16 @@ class Judged(NamedTuple):
     diverging: float  # share of draws
     stuck: int  # trials whose chain never came near the likelihood of the truth
     lost: int  # trials with draws that are no numbers
-    draws: Params  # (num_trials, all draws, ...)
 
     @property
     def calibrated(self) -> bool:
         return self.p_value > 1.0 - LEVEL and not self.lost
+
+    @property
+    def covers(self) -> bool:
+        """Whether all intervals hold the truth as often as they say, within sampling error."""
+        each = [x["p_value"] for r in self.scalars.values() for x in r.coverage.values()]
+        return together(each) > 1.0 - LEVEL
 
 
 class Calibration(NamedTuple):
@@ -300,7 +305,6 @@ class Calibration(NamedTuple):
     methods: dict[str, Judged]
     refused: dict[str, str]  # method -> why it does not apply
     failed: dict[str, str]  # method -> how it ended
-    coverage: dict[str, dict[str, Any]] | None
 
 
 def chosen(anatomy: Anatomy, wanted: list[str] | None) -> tuple[list[str], dict[str, str]]:
@@ -333,17 +337,15 @@ def calibrate(
     names, refused = chosen(anatomy, wanted)
     if not names:
         raise InputError(f"no method is left: {refused}")
-    measure = scalars(trials.model, trials.data[0], **trials.kwargs)
-    over_trials = jax.jit(lambda params, data: jax.lax.map(lambda x: measure(*x), (params, data)))
-    truth = over_trials(jax.tree.map(lambda x: x[:, None], trials.truth), trials.data)
+    tables = jnp.concatenate([trials.data, trials.held_out], 1)
+    measure = scalars(trials.model, tables[0], **trials.kwargs)
+    over_trials = jax.jit(lambda params: lax.map(lambda x: measure(*x), (params, tables)))
+    truth = over_trials(jax.tree.map(lambda x: x[:, None], trials.truth))
     truth = {name: np.asarray(value)[:, 0] for name, value in truth.items()}
-    # A flat prior, or weights that sum to one: nothing to rank.
-    varying = [x for x, v in truth.items() if np.ptp(v) > 1e-4 * np.abs(v).max()]
-    varying.sort(key=lambda x: (not x.startswith("log "), x))  # what knows all sites comes first
-    key_methods, key_fit = random.split(rng_key)
+    varying = distinct(truth)
     judged: dict[str, Judged] = {}
     failed: dict[str, str] = {}
-    for name, key in zip(names, random.split(key_methods, len(names)), strict=True):
+    for name, key in zip(names, random.split(rng_key, len(names)), strict=True):
         began = time.perf_counter()
         method = METHODS[name]
         try:
@@ -351,7 +353,7 @@ def calibrate(
                 trials.model, key, trials.data, num_samples=method.thin * NUM_DRAWS, **trials.kwargs
             )  # fmt: skip
             kept = jax.tree.map(lambda x: x[:, method.thin - 1 :: method.thin], draws.params)  # noqa: B023
-            sampled = {x: np.asarray(v) for x, v in over_trials(kept, trials.data).items()}
+            sampled = {x: np.asarray(v) for x, v in over_trials(kept).items()}
         except Exception as error:  # the others go on
             seconds = time.perf_counter() - began
             failed[name] = f"failed after {seconds:.0f} s: {in_one_line(error, 300)}"
@@ -360,18 +362,31 @@ def calibrate(
         judged[name] = Judged(
             ranked, together([x.p_value for x in ranked.values()]), time.perf_counter() - began,
             float(np.mean(draws.diverging)), stuck(truth[LIKELIHOOD], sampled[LIKELIHOOD]),
-            int((~np.isfinite(sampled[LIKELIHOOD])).any(1).sum()), draws.params,
+            int((~np.isfinite(sampled[LIKELIHOOD])).any(1).sum()),
         )  # fmt: skip
         if on_result is not None:
             on_result(name, judged[name])
     if not judged:
         raise InputError(f"no method finished: {failed}")
-    table = None
-    if "NUTS" in judged and has_coverage(trials.model, trials.data[0], **trials.kwargs):
-        table = coverage(
-            trials.model, key_fit, trials.truth, trials.data, judged["NUTS"].draws, **trials.kwargs
-        )
-    return Calibration(trials, judged, refused, failed, table)
+    return Calibration(trials, judged, refused, failed)
+
+
+def distinct(truth: dict[str, np.ndarray]) -> list[str]:
+    """Scalars to rank: those that vary, and are no linear function of one before. Log densities,
+    which know all sites, come first.
+
+    >>> values = np.array([0.2, 0.3, 0.9])
+    >>> distinct({"flat": np.ones(3), "share": values, "rest": 1 - values, "log p": values**2})
+    ['log p', 'share']
+    """
+    chosen: list[str] = []
+    for name in sorted(truth, key=lambda x: not x.startswith("log ")):
+        value = truth[name]
+        if np.ptp(value) > 1e-4 * np.abs(value).max() and all(
+            abs(np.corrcoef(value, truth[x])[0, 1]) < 1.0 - 1e-6 for x in chosen
+        ):
+            chosen.append(name)
+    return chosen
 
 
 def stuck(truth: np.ndarray, draws: np.ndarray) -> int:
@@ -390,13 +405,16 @@ def _rank(truth: np.ndarray, draws: np.ndarray) -> Ranked:
     with np.errstate(all="ignore"):  # a chain that never moved has no effective size
         effective = effective_sample_size(np.swapaxes(draws, 0, 1)[None])
     worth = float(np.median(np.nan_to_num(np.minimum(effective, draws.shape[1]))))
-    return Ranked(place, p_value(place, draws.shape[1]), shape(place, draws.shape[1]), worth)
+    count = draws.shape[1]
+    return Ranked(place, p_value(place, count), shape(place, count), worth, coverage(place, count))
 
 
-def of_parameters(form: Known | None, params: Params) -> dict[str, Array]:
+def of_parameters(form: Known | None, params: Params, latents: bool = True) -> dict[str, Array]:
     """Invariant scalars of one set of parameters, by name.
 
     :param form: which of our programs it is; the names are then those of the form.
+    :param latents: whether the program has latents. If so, and it is of no known form, its units
+        may change places, signs or be turned: only sizes are invariant.
 
     >>> from latentbits.models import latent_trait
     >>> form = form_of(latent_trait, ((jnp.eye(2),), {}))
@@ -423,6 +441,9 @@ def of_parameters(form: Known | None, params: Params) -> dict[str, Array]:
             if value.shape[0] > 1:
                 out[f"{site}, largest axis"] = jnp.linalg.norm(value, 2)
             continue
+        if form is None and latents:
+            out[f"{site} size"] = size
+            continue
         out[f"{site} mean"] = jnp.mean(value)
         if site in exchanged and value.ndim == 1:
             out[f"{site}, largest"] = jnp.max(value)
@@ -436,15 +457,20 @@ def of_parameters(form: Known | None, params: Params) -> dict[str, Array]:
 def scalars(model: Callable, data: Array, **kwargs: Any) -> Callable[[Params, Array], dict]:
     """A function of draws of the parameters (num_draws, ...) and of a table of the shape of `data`.
 
-    It gives, beside `of_parameters`, the log likelihood of the table with its latents summed out,
-    and the log prior. The first is the scalar most likely to show what is wrong with a posterior
-    (Modrák, Moon, Kim, Bürkner, Huurre, Faltejsková, Gelman & Vehtari 2023).
+    It gives, beside `of_parameters`, log densities with latents summed out: of the table, of the
+    parameters (the prior), of both (the log joint) and of the held-out row; and the largest and
+    smallest share of each discrete latent. The first is the scalar most likely to show what is
+    wrong with a posterior (Modrák, Moon, Kim, Bürkner, Huurre, Faltejsková, Gelman & Vehtari 2023).
+
+    :param data: a table, the last row of which is the held-out one.
 
     >>> from latentbits.models import bernoulli_product
-    >>> table = jnp.array([[1.0], [0.0]])
+    >>> table = jnp.array([[1.0], [0.0], [1.0]])
     >>> values = scalars(bernoulli_product, table)({"probs": jnp.array([[0.5], [0.1]])}, table)
     >>> [round(x, 3) for x in jnp.exp(values["log likelihood"]).tolist()]
     [0.25, 0.09]
+    >>> [round(x, 3) for x in jnp.exp(values["log p of a held-out row"]).tolist()]
+    [0.5, 0.1]
     """
     anatomy = inspect(model, (data,), kwargs)
     form = form_of(model, ((data,), kwargs))
@@ -452,10 +478,14 @@ def scalars(model: Callable, data: Array, **kwargs: Any) -> Callable[[Params, Ar
     hollow = rule.rows._replace(leaves=())
 
     def one(params: Params, table: Array) -> dict[str, Array]:
-        rows = hollow._replace(leaves=(table,))
-        density = jnp.sum(rule.function(params, rows).value)
-        prior = log_shared(model, anatomy, params, rows_of(anatomy, (table,), kwargs))
-        return {LIKELIHOOD: density, "log prior": prior, **of_parameters(form, params)}
+        each = rule.function(params, hollow._replace(leaves=(table,))).value
+        rows = rows_of(anatomy, (table,), kwargs)
+        density, prior = jnp.sum(each[:-1]), log_shared(model, anatomy, params, rows)
+        return {
+            LIKELIHOOD: density, "log prior": prior, "log joint": density + prior,
+            "log p of a held-out row": each[-1], **shares(model, anatomy, params, rows),
+            **of_parameters(form, params, bool(anatomy.latents)),
+        }  # fmt: skip
 
     def many(draws: Params, table: Array) -> dict[str, Array]:
         return lax.map(lambda params: one(params, table), draws)
@@ -463,96 +493,30 @@ def scalars(model: Callable, data: Array, **kwargs: Any) -> Callable[[Params, Ar
     return jax.jit(many)
 
 
-def has_coverage(model: Callable, data: Array, **kwargs: Any) -> bool:
-    """Whether a program has standard errors to count: up to three factors that rotate.
+def shares(model: Callable, anatomy: Anatomy, params: Params, rows: Rows) -> dict[str, Array]:
+    """The largest and smallest share of rows, before data, of the values of each discrete latent.
 
-    :param data: one table.
+    Of a vector of bits it is the share of rows in which each is on. Programs with continuous
+    latents, or with too many states, have none here.
+
+    >>> from latentbits.models import bernoulli_mixture
+    >>> arguments = (jnp.ones((5, 2)),), {"num_components": 3}
+    >>> parts = inspect(bernoulli_mixture, *arguments)
+    >>> params = {"mixing": jnp.array([0.2, 0.7, 0.1]), "probs": jnp.full((3, 2), 0.5)}
+    >>> found = shares(bernoulli_mixture, parts, params, rows_of(parts, *arguments))
+    >>> {name: round(float(share), 3) for name, share in found.items()}
+    {'component, largest share': 0.7, 'component, smallest share': 0.1}
     """
-    known = form_of(model, ((data,), kwargs))
-    rotates = known is not None and known.form in FORMS
-    return rotates and inspect(model, (data,), kwargs).num_bits <= 3
-
-
-def fit_many(model: Callable, rng_key: Array, data: Array, **kwargs: Any) -> Params:
-    """Maximum likelihood for each of ``data[i]``, all at once, in canonical form."""
-    em = QuadratureEM(model, num_nodes=NUM_NODES)
-
-    def one(key: Array, table: Array) -> Params:
-        state = em.init(key, table, **kwargs)
-        return em.get_params(follow(em, state, NUM_STEPS, table, **kwargs)[0])
-
-    return jax.jit(jax.vmap(one))(random.split(rng_key, len(data)), data)
-
-
-def with_signs(params: Params, truth: Params) -> Params:
-    """Each row of the weights with the sign that brings it nearer to the truth's.
-
-    >>> like = {"weights": jnp.array([[1.0, 2.0]])}
-    >>> with_signs({"weights": jnp.array([[-1.0, -1.0]])}, like)["weights"].tolist()
-    [[1.0, 1.0]]
-    """
-    inner = jnp.sum(params["weights"] * truth["weights"], -1, keepdims=True)
-    return {**params, "weights": params["weights"] * jnp.where(inner < 0, -1.0, 1.0)}
-
-
-def coverage(
-    model: Callable, rng_key: Array, truth: Params, data: Array, draws: Params, **kwargs: Any
-) -> dict[str, dict[str, Any]]:
-    """Method -> site -> level -> share of the intervals that hold the truth, with its error.
-
-    :param truth: (num_trials, ...) by site.
-    :param draws: (num_trials, num_draws, ...) by site, of the posterior.
-    """
-    fitted = fit_many(model, rng_key, data, **kwargs)
-    errors = many_standard_errors(model, fitted, data, num_nodes=NUM_NODES, **kwargs)
-    known = form_of(model, ((data[0],), kwargs))
-    assert known is not None
-    return shares(known, truth, fitted, errors, draws)
-
-
-def shares(
-    known: Known, truth: Params, fitted: Params, errors: Params, draws: Params
-) -> dict[str, dict[str, Any]]:
-    """`coverage` of given estimates (num_trials, ...) with their errors, and of given draws.
-
-    :param known: the form of the program, whose names the result has.
-    """
-    errors = jax.vmap(known.read)(errors)
-
-    @jax.jit
-    @jax.vmap
-    def bring(truth: Params, fitted: Params, draws: Params) -> tuple[Params, Params, Params]:
-        truth = canonical(known.read(truth))
-        turned = jax.vmap(lambda one: with_signs(canonical(known.read(one)), truth))(draws)
-        return truth, with_signs(known.read(fitted), truth), turned
-
-    truth, fitted, draws = bring(truth, fitted, draws)
-    out: dict[str, dict[str, Any]] = {"EM ± standard errors": {}, "NUTS quantiles": {}}
-    for site, level in itertools.product(truth, LEVELS):
-        half = NormalDist().inv_cdf(0.5 + level / 2) * np.asarray(errors[site])
-        about = np.asarray(fitted[site])
-        ends = np.quantile(np.asarray(draws[site]), [0.5 - level / 2, 0.5 + level / 2], axis=1)
-        for name, (lower, upper) in zip(out, ((about - half, about + half), ends), strict=True):
-            here = out[name].setdefault(site, {})
-            here[f"{100 * level:g} %"] = _share(np.asarray(truth[site]), lower, upper)
+    listed = all(x.num_values is not None for x in anatomy.latents)
+    if not anatomy.latents or not listed or anatomy.num_states > MOST_STATES:
+        return {}
+    states = jnp.asarray(AllStates().table(anatomy.num_values) + anatomy.lowest)[:, None]
+    single = anatomy.with_rows(1)
+    prior = jnp.exp(log_joint(model, single, params, states, rows.slice(0, 1), observed=()))
+    tables, out = single.value_probabilities(states, prior), {}
+    for latent in single.latents:
+        units = latent.binary and latent.size > 1 and "Categorical" not in latent.kind
+        share = tables[latent.name][..., 1] if units else tables[latent.name]
+        out[f"{latent.name}, largest share"] = jnp.max(share)
+        out[f"{latent.name}, smallest share"] = jnp.min(share)
     return out
-
-
-def _share(truth: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> dict[str, float]:
-    """Over all tables; the intervals of one table are dependent, so tables are counted.
-
-    >>> truth, ends = np.zeros((4, 1)), np.array([[1.0], [1.0], [1.0], [np.nan]])
-    >>> coverage = _share(truth, -ends, ends)
-    >>> coverage["share"], coverage["without"]
-    (0.75, 1)
-    """
-    width = (upper - lower).reshape(len(truth), -1)
-    known = np.isfinite(width).all(1)
-    held = ((lower <= truth) & (truth <= upper)).reshape(len(truth), -1).mean(1)
-    return {
-        "share": float(held.mean()),
-        "error": float(held.std() / np.sqrt(len(held))),
-        "median_width": float(np.median(width[known])) if known.any() else float("nan"),
-        "trials": len(truth),
-        "without": int((~known).sum()),
-    }

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...files.figures import Figure
+from .uniformity import LEVELS, POWER, held, power
 
 if TYPE_CHECKING:
     from .calibrate import Calibration, Judged
@@ -27,15 +28,16 @@ def verdict(name: str, judged: Judged) -> str:
     worst = min(judged.scalars, key=lambda x: judged.scalars[x].p_value)
     one = judged.scalars[worst]
     level = f"p = {judged.p_value:.2g}" if judged.p_value > LEAST_P else f"p < {LEAST_P:g}"
+    covers = f"coverage {'within sampling error' if judged.covers else 'off'}"
     if judged.calibrated:
-        return f"{name}: nothing wrong that {count} trials would show ({level})"
+        return f"{name}: nothing wrong that {count} trials would show ({level}), {covers}"
     foremost = f"foremost {worst}: its draws are {one.shape}"
     if judged.p_value > DOUBT and not judged.lost:
         return (
-            f"{name}: in doubt ({level}), {foremost}; so far off are right draws in one run of "
-            f"{1 / judged.p_value:.0f}, so try another --seed or more --trials"
+            f"{name}: in doubt ({level}), {covers}, {foremost}; so far off are right draws in one "
+            f"run of {1 / judged.p_value:.0f}, so try another --seed or more --trials"
         )
-    words = f"{name}: not calibrated ({level}), {foremost}"
+    words = f"{name}: not calibrated ({level}), {covers}, {foremost}"
     if judged.lost:
         words += f"; in {_trials(judged.lost)} its draws are no numbers: it diverges"
     if judged.stuck:
@@ -67,11 +69,12 @@ def summary(calibration: Calibration) -> dict[str, Any]:
         "num_data": trials.data.shape[1],
         "num_features": trials.data.shape[2],
         "sizes": trials.kwargs,
-        "priors": describe(trials.model, trials.setting),
+        "priors": describe(trials),
         "methods": {
             name: {
                 "verdict": verdict(name, one),
                 "calibrated": one.calibrated,
+                "covers": one.covers,
                 **{x: getattr(one, x) for x in JUDGED},
                 "scalars": {x: r._asdict() for x, r in one.scalars.items()},
             }
@@ -79,22 +82,24 @@ def summary(calibration: Calibration) -> dict[str, Any]:
         },
         "refused": calibration.refused,
         "failed": calibration.failed,
-        "coverage": calibration.coverage,
     }
 
 
 def lines(calibration: Calibration) -> list[str]:
-    """What was tried, the p-values, the verdicts, the coverage."""
+    """What was tried, the p-values, the coverage, what would show, the verdicts."""
     from ...files.output import align
 
     numbers = summary(calibration)
     sizes = "".join(f", {x} = {v}" for x, v in calibration.trials.kwargs.items())
     each = list(calibration.methods.values())
     effective = [min(x.effective for x in one.scalars.values()) for one in each]
+    names = [f"{100 * level:g} % intervals that hold the truth, %" for level in LEVELS]
+    shift, narrow = power(numbers["num_trials"], numbers["num_draws"], len(each[0].scalars))
     cells = [
         ["p-value of", *calibration.methods],
         *([s, *(f"{x.scalars[s].p_value:.3f}" for x in each)] for s in each[0].scalars),
         ["all together", *(f"{x.p_value:.3f}" for x in each)],
+        *map(list, zip(names, *map(_covered, each), strict=True)),
         ["draws that count", *(f"{x:.0f} of {numbers['num_draws']}" for x in effective)],
         ["trials it sticks in", *(str(x.stuck) for x in each)],
         ["seconds", *(f"{x.seconds:.0f}" for x in each)],
@@ -106,24 +111,26 @@ def lines(calibration: Calibration) -> list[str]:
         "",
         *align(cells),
         "",
+        f"With probability {100 * POWER:.0f} %, {numbers['num_trials']} tables show a shift of one "
+        f"scalar by {shift:.2f} posterior standard deviations, or draws {100 * narrow:.0f} % too "
+        "narrow.",
+        "",
         *(x["verdict"] for x in numbers["methods"].values()),
         *(f"{x}: {reason}" for x, reason in calibration.failed.items()),
         *(f"{x}: does not apply, {reason}" for x, reason in calibration.refused.items()),
-        *(["", *align(_coverage_table(calibration.coverage))] if calibration.coverage else []),
     ]
 
 
-def _coverage_table(coverage: dict[str, dict[str, Any]]) -> list[list[str]]:
-    """Rows of cells: how many of the intervals of each kind hold the truth."""
-    first = next(iter(coverage.values()))
-    places = [(site, level) for site, levels in first.items() for level in levels]
-    names = (f"{site} {level}" for site, level in places)
-    cells = [["intervals that hold the truth", *names, "tables without an interval"]]
-    for name, by_site in coverage.items():
-        each = [by_site[site][level] for site, level in places]
-        held = [f"{100 * x['share']:.1f} ± {100 * x['error']:.1f}" for x in each]
-        cells.append([name, *held, f"{max(x['without'] for x in each)} of {each[0]['trials']}"])
-    return cells
+def _covered(judged: Judged) -> list[str]:
+    """How many of the intervals of all scalars hold the truth, by level, in per cent.
+
+    The intervals of one trial are dependent: the standard error is that of a mean over trials.
+    """
+    from .calibrate import NUM_DRAWS
+
+    inside = np.mean([held(x.ranks, NUM_DRAWS)[0] for x in judged.scalars.values()], axis=0)
+    error = inside.std(0) / np.sqrt(len(inside))
+    return [f"{100 * x:.1f} ± {100 * e:.1f}" for x, e in zip(inside.mean(0), error, strict=True)]
 
 
 def draw(calibration: Calibration) -> Figure:
