@@ -154,7 +154,7 @@ def coverage(ranked: np.ndarray, num_draws: int) -> dict[str, dict[str, float]]:
     for level, column, expected in zip(LEVELS, inside.T, probability, strict=True):
         share, test = float(column.mean()), binomtest(int(column.sum()), len(column), expected)
         error = np.sqrt(share * (1.0 - share) / len(column))
-        out[f"{level:.0%}".replace("%", " %")] = {
+        out[f"{100 * level:g} %"] = {
             "share": share, "error": float(error), "p_value": float(test.pvalue)
         }  # fmt: skip
     return out
