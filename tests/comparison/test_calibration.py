@@ -6,6 +6,8 @@ import math
 
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 from jax import random
 from legible import assert_legible
@@ -250,6 +252,27 @@ def test_shares_of_units_are_sums_over_every_state():
     assert np.isclose(found["layer_1, largest share"], max(below), rtol=1e-5)
     assert np.isclose(found["layer_2, smallest share"], 1 - np.exp(-min(leak["leak_2"])), rtol=1e-5)
     assert not usage(latent_trait, {}, num_factors=1)
+
+
+def two_steps(data):
+    """A chain of two states that begins in either and stays or moves on."""
+    each = dist.Beta(2.0, 2.0).expand((2,)).to_event(1)
+    stay, show = numpyro.sample("stay", each), numpyro.sample("show", each)
+    move = jnp.where(jnp.eye(2, dtype=bool), stay[:, None], 1 - stay[:, None])
+    with numpyro.plate("data", len(data)):
+        first = numpyro.sample("first", dist.Categorical(jnp.full(2, 0.5)))
+        second = numpyro.sample("second", dist.Categorical(move[first]))
+        numpyro.sample("seen", dist.Bernoulli(show[second]), obs=data[:, 0])
+
+
+def test_shares_of_classes_do_not_know_their_labels():
+    params = {"stay": jnp.array([0.9, 0.4]), "show": jnp.array([0.2, 0.7])}
+    second = 0.5 * 0.9 + 0.5 * 0.6  # in the first state
+    for labelled in (params, {x: v[::-1] for x, v in params.items()}):
+        found = usage(two_steps, labelled)
+        assert np.isclose(found["second, largest share"], second)
+        assert np.isclose(found["second, smallest share"], 1 - second)
+        assert np.isclose(found["first, largest share"], 0.5)
 
 
 def test_factors_may_be_turned_in_a_known_and_in_an_unknown_form():
