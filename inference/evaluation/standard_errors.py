@@ -1,40 +1,39 @@
-"""Standard errors of parameters from the observed information of the marginal likelihood."""
+"""Standard errors and intervals of parameters from the marginal likelihood."""
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
-from jax.scipy.special import logsumexp
+from jax import Array
+from scipy.stats import chi2
 
-from ..methods.continuous.factor_em import maps_of
-from ..methods.continuous.factors import FactorReader
-from ..methods.continuous.guessing import Guessing
-from ..methods.continuous.opening import FORMS, Opened, open_columns
-from ..methods.continuous.regressions import Regressions, bit_information
-from ..methods.continuous.rules import Rule, about, default_nodes, nodes_of, peaks, weigh
-from ..methods.continuous.shared_nodes import MOST_AT_ONCE, log_table, one_rule
-from ..numerics.acceleration import chart
-from ..reading.anatomy import ProgramError, inspect
+from ..compiling import remembered
+from ..methods.continuous.opening import open_columns
+from ..methods.continuous.rules import default_nodes
+from ..numerics.profile import Box, flat, limit, newton
+from ..reading.anatomy import ProgramError
 from ..reading.arguments import put
-from ..reading.log_joint import log_shared
-from ..reading.marginal import row_evidence
-from ..reading.reader import open_program
-from ..reading.recognition.papers import Form
-from ..rows.chunks import Rows, chunk_of, compiled, sum_over_chunks
+from ..rows.chunks import compiled
 from ..running.algorithm import pad
-from ..types import Arguments, Params
-from .evidence import likelihood
+from ..types import Params
+from .surface import Curvature, Settings, climb, curvature, open_surface
 
 LEAST_CURVATURE = 1e-10
 """Of the information, its diagonal scaled to one: what is less is a matter of rounding. In float64
 a sum over rows keeps about twelve digits. Parameters in float32 are themselves rounded: there it is
 a hundred times their relative error."""
+
+
+MOST_LIMITS = 12
+"""Parameters at a bound whose limits a warning states: each takes some thirty gradients."""
+DROP = 0.5 * float(chi2.ppf(0.9, 1))
+"""By which the profile log likelihood has fallen at a one-sided limit of 95 %: 1.353."""
 
 
 class UndeterminedWarning(UserWarning):
@@ -45,6 +44,50 @@ class UndeterminedWarning(UserWarning):
     """
 
 
+class Bound(NamedTuple):
+    """A parameter whose most likely value is its bound."""
+
+    site: str
+    index: tuple[int, ...]
+    value: float  # the bound
+    limit: float  # one-sided, of 95 %: where the profile has fallen by 1.353; NaN: not computed
+
+    def __str__(self) -> str:
+        """
+        >>> str(Bound("probs", (0, 3), 0.0, 0.125)), str(Bound("leak", (), 0.0, float("nan")))
+        ('probs[0, 3] = 0 (below 0.12)', 'leak = 0')
+        """
+        where = f"[{', '.join(map(str, self.index))}]" if self.index else ""
+        return f"{self.site}{where} = {self.value:.4g}{self.limit_words}"
+
+    @property
+    def limit_words(self) -> str:
+        """The limit in brackets, if it is known."""
+        side = "below" if self.limit > self.value else "above"
+        return "" if np.isnan(self.limit) else f" ({side} {self.limit:.2g})"
+
+
+class BoundWarning(UserWarning):
+    """Some parameters are at their bounds, where there is no standard error.
+
+    :ivar bounds: each of them.
+
+    >>> print(BoundWarning([Bound("probs", (0, 3), 0.0, 0.125)], 0))
+    at a bound: probs[0, 3] = 0 (below 0.12); limits are one-sided, of 95 %, from the profile \
+likelihood. These have no standard error, and those of the others are with these fixed
+    """
+
+    def __init__(self, bounds: Sequence[Bound], idle: int):
+        self.bounds = tuple(bounds)
+        more = f" and {len(bounds) - MOST_LIMITS} more" if len(bounds) > MOST_LIMITS else ""
+        lacking = f"; the data say nothing of {idle} others while they are there" if idle else ""
+        super().__init__(
+            f"at a bound: {', '.join(map(str, bounds[:MOST_LIMITS]))}{more}; limits are one-sided, "
+            "of 95 %, from the profile likelihood. These have no standard error, and those of the "
+            f"others are with these fixed{lacking}"
+        )
+
+
 def standard_errors(
     model: Callable,
     params: Params,
@@ -52,6 +95,7 @@ def standard_errors(
     num_nodes: int | None = None,
     chunk_size: int | None = None,
     prior: bool = False,
+    sandwich: bool = False,
     **kwargs: Any,
 ) -> Params:
     r"""Standard errors of maximum-likelihood parameters, by site.
@@ -86,17 +130,72 @@ def standard_errors(
     >>> standard_errors(latent_trait, fit.params, data, num_factors=1)["bias"].shape
     (6,)
     """
-    errors, lost, count = _one(model, params, args, kwargs, num_nodes, chunk_size, prior)
-    if lost:
+    how = Settings(num_nodes, chunk_size, prior, sandwich)
+    top = Maximum(model, params, args, kwargs, how)
+    if top.found.lost:
         warnings.warn(
-            f"{undetermined_words(lost)}: the information of the {count} parameters is not "
-            "positive definite there, and all standard errors are NaN. Fit to convergence, take "
-            "fewer factors, or keep parameters finite with prior=True",
+            f"{undetermined_words(top.found.lost)}: the information of the {len(top.found.held)} "
+            "parameters is not positive definite there, and all standard errors are NaN. Fit to "
+            "convergence, take fewer factors, or keep parameters finite with prior=True",
             UndeterminedWarning,
             stacklevel=2,
         )
+    elif top.found.held.any():
+        warnings.warn(
+            BoundWarning(top.bounds(MOST_LIMITS), int(top.found.idle.sum())), stacklevel=2
+        )
     kind = jnp.result_type(float)  # converted by NumPy: JAX would compile that
-    return {name: put(np.asarray(value, kind)) for name, value in errors.items()}
+    return {name: put(np.asarray(value, kind)) for name, value in top.errors.items()}
+
+
+def confidence_intervals(
+    model: Callable,
+    params: Params,
+    *args: Any,
+    level: float = 0.95,
+    sites: Sequence[str] | None = None,
+    num_nodes: int | None = None,
+    chunk_size: int | None = None,
+    prior: bool = False,
+    **kwargs: Any,
+) -> Params:
+    r"""Confidence intervals of maximum-likelihood parameters from the profile likelihood, by site.
+
+    The interval of a parameter holds all values at which the log likelihood, maximised over all
+    other parameters, is at most half the quantile of :math:`\chi^2_1` below its maximum (1.92 at
+    95 %). It needs neither a curvature nor a scale on which the estimate is normal: near a bound it
+    is not symmetric, and at a bound it begins there. Each end takes some thirty gradients.
+
+    :param params: a maximum, as the methods return it.
+    :param sites: whose intervals are computed; by default all.
+    :param prior: they are a maximum of the posterior: the profile is that of its density.
+    :return: (2, ...) by site, lower and upper ends as of `numpyro.diagnostics.hpdi`; NaN where the
+        profile does not fall so far, or it was not followed there.
+
+    >>> from latentbits.models import bernoulli_mixture
+    >>> point = {"mixing": np.ones(1), "probs": np.zeros((1, 1))}
+    >>> given = {"num_components": 1, "sites": ["probs"]}
+    >>> found = confidence_intervals(bernoulli_mixture, point, np.zeros((40, 1)), **given)["probs"]
+    >>> [f"{x:.4f}" for x in (*found.ravel(), 1 - np.exp(-1.9207 / 40))]
+    ['0.0000', '0.0469', '0.0469']
+    """
+    if not 0.0 < level < 1.0:
+        raise ValueError(f"level={level} is no probability between 0 and 1")
+    top = Maximum(model, params, args, kwargs, Settings(num_nodes, chunk_size, prior))
+    at, drop, found = top.found.at, 0.5 * float(chi2.ppf(level, 1)), {}
+    for name in at.carry if sites is None else sites:
+        if name not in at.carry:
+            raise ValueError(f"{name!r} is no parameter: there are {', '.join(at.carry)}")
+        slope, value = at.carry[name], top.params[name]
+        if not np.isin(slope, (-1.0, 0.0, 1.0)).all():
+            raise ProgramError(f"site {name!r} has a constraint under which none are computed")
+        ends = np.full((2, *value.shape), np.nan)
+        for index in np.ndindex(value.shape):
+            for k, side in enumerate((-1.0, 1.0)):
+                moved = side * top.limit(side * slope[index], drop) - slope[index] @ at.point
+                ends[(k, *index)] = value[index] + moved
+        found[name] = put(np.asarray(ends, jnp.result_type(float)))
+    return found
 
 
 def undetermined(
@@ -114,7 +213,8 @@ def undetermined(
     work = rows.num_data * rows.width * default_nodes(factors) ** factors * numbers
     if work > most_work:
         raise ProgramError(f"too large a table: {work:.1e} terms")
-    return _one(model, params, args, kwargs)[1]
+    found = Maximum(model, params, args, kwargs, Settings()).found
+    return found.lost + int(found.idle.sum())
 
 
 def undetermined_words(lost: int) -> str:
@@ -126,171 +226,152 @@ def undetermined_words(lost: int) -> str:
     return f"{some} not determined by these data"
 
 
-def _one(
-    model: Callable,
-    params: Params,
-    args: tuple,
-    kwargs: dict[str, Any],
-    num_nodes: int | None = None,
-    chunk_size: int | None = None,
-    prior: bool = False,
-) -> tuple[dict[str, np.ndarray], int, int]:
-    """The errors by site, in how many directions there are none, and the number of all."""
-    information, slopes = _observed(model, params, args, kwargs, num_nodes, chunk_size, prior)
-    many, lost = _errors(information, slopes, _least(params))
-    return {name: value[0] for name, value in many.items()}, int(lost[0]), information.shape[1]
+class Found(NamedTuple):
+    """What is known of the parameters at hand."""
+
+    at: Curvature
+    held: np.ndarray  # (p,), which are at a bound
+    idle: np.ndarray  # (p,), which the data say nothing of while those are
+    covariance: np.ndarray  # (p, p), of the others; zero for these
+    lost: int  # directions that are not determined
+    gain: float  # by how much the log likelihood is below its maximum
+
+
+class Maximum:
+    """A maximum of the likelihood of a program on its data."""
+
+    def __init__(
+        self, model: Callable, params: Params, args: tuple, kwargs: dict, how: Settings
+    ) -> None:
+        self.least, self.how, self.params = _least(params), how, _wide(params)
+        with jax.enable_x64(True):
+            self.filled = pad(model, args, kwargs, None)
+            if self.filled is not None:
+                args, kwargs = self.filled.args, self.filled.kwargs
+            self.opened = open_surface(model, args, kwargs)
+        self.found = self._find()
+
+    def _run(self, function: Callable, *inputs: Any) -> Any:
+        """A function of the rows, compiled, in float64."""
+        rows = self.opened.rows
+        with jax.enable_x64(True), contextlib.ExitStack() as stack:
+            if self.filled is not None:
+                stack.enter_context(self.filled.counting())
+            return jax.device_get(compiled(function, rows)(rows.leaves, *inputs))
+
+    def _find(self) -> Found:
+        compute = curvature(self.opened, self.how)
+        at: Curvature = self._run(compute, self.params)
+        none = np.zeros(len(at.point), bool)
+        if at.slope is None or not np.isfinite(at.information).all():
+            return Found(at, none, none, *_covariance_of(at, ~none, self.least), 0.0)
+        free = ~flat(at.information, at.point)
+        box = Box(*(x[free] for x in at.bounds))
+        within = at.information[np.ix_(free, free)], at.slope[free], at.point[free]
+        there, gain = newton(*within, box)
+        held = none.copy()
+        held[free] = (there <= box.low) | (there >= box.high)
+        if held.any():
+            ends = np.where(there <= box.low, *box)
+            for i, end in zip(np.flatnonzero(held), ends[held[free]], strict=True):
+                site, index = place(at.carry, i)
+                self.params[site][index] = end
+            at = self._run(compute, self.params)
+            none = flat(at.information, at.point) & ~held
+        return Found(at, held, none, *_covariance_of(at, ~held & ~none, self.least), gain)
+
+    @property
+    def errors(self) -> dict[str, np.ndarray]:
+        """By site; NaN where a parameter is at a bound or not determined."""
+        at, _, idle, covariance = self.found[:4]
+        errors = {}
+        for name, slope in at.carry.items():
+            variance = np.einsum("...p,pq,...q->...", slope, covariance, slope)
+            told = (variance > 0) & ~(slope[..., idle] != 0).any(-1)
+            errors[name] = np.sqrt(np.where(told, variance, np.nan))
+        return errors
+
+    def limit(self, ahead: np.ndarray, drop: float) -> float:
+        """How large `ahead` times the vector can be until the profile has fallen by `drop`."""
+        at = self.found.at
+        if not hasattr(self, "_top"):
+            self._top = self._climb(at.point)[0] + self.found.gain
+        size = np.diagonal(at.information)
+        unit = 1.0 / np.sqrt(np.where(size > 0, size, 1.0))
+        return limit(self._climb, at.point, ahead, self._top - drop, Box(*at.box), unit)
+
+    def _climb(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
+        return self._run(climb(self.opened, self.how), self.params, vector)
+
+    def bounds(self, most: int) -> list[Bound]:
+        """The parameters at a bound, and limits of the first `most` of them."""
+        at, found = self.found.at, []
+        for i in np.flatnonzero(self.found.held):
+            upper = at.point[i] > 0.5 * (at.box[0][i] + at.box[1][i])  # of infinite ones: not
+            side = np.zeros(len(at.point))
+            side[i] = -1.0 if upper else 1.0
+            far = side[i] * self.limit(side, DROP) if len(found) < most else np.nan
+            found.append(Bound(*place(at.carry, i), float(at.bounds[int(upper)][i]), far))
+        return found
+
+
+def place(carry: dict[str, np.ndarray], coordinate: int) -> tuple[str, tuple[int, ...]]:
+    """The parameter that is this coordinate of the vector."""
+    for name, slope in carry.items():
+        hits = np.argwhere(slope[..., coordinate] == 1.0)
+        if len(hits):
+            return name, tuple(int(k) for k in hits[0])
+    raise AssertionError("a coordinate with bounds is a parameter")
 
 
 def covariance_of(
     model: Callable, params: Params, args: tuple, kwargs: dict[str, Any], prior: bool = False
 ) -> np.ndarray:
-    """The covariance of all parameters, laid end to end: see `standard_errors`."""
-    information, (carry, normal) = _observed(model, params, args, kwargs, None, None, prior)
-    matrix = 0.5 * (information + np.swapaxes(information, -1, -2))
-    covariance, _ = _covariance(matrix, normal, _least(params))
-    flat = np.concatenate([carry[x][0].reshape(-1, matrix.shape[-1]) for x in params])
-    return flat @ covariance[0] @ flat.T
+    """The covariance of all parameters, laid end to end: see `standard_errors`.
+
+    Zero for those at a bound.
+    """
+    found = Maximum(model, params, args, kwargs, Settings(prior=prior)).found
+    carry = found.at.carry
+    rows = np.concatenate([carry[x].reshape(-1, len(found.covariance)) for x in params])
+    return rows @ found.covariance @ rows.T
 
 
-def _observed(
-    model: Callable, params: Params, args: tuple, kwargs: dict[str, Any], num_nodes: int | None,
-    chunk_size: int | None, prior: bool,
-) -> tuple[np.ndarray, Any]:  # fmt: skip
-    """The information and the slopes, each with a leading axis of one."""
+def many_standard_errors(
+    model: Callable,
+    params: Params,
+    data: Array,
+    *,
+    num_nodes: int | None = None,
+    **kwargs: Any,
+) -> Params:
+    """`standard_errors` for many data sets of one shape, in one compiled call.
+
+    Where the data do not determine all parameters, all errors of the set are NaN; parameters are
+    not looked for at bounds.
+
+    :param params: (num_sets, ...) by site; data: (num_sets, num_data, num_features).
+    """
     with jax.enable_x64(True):
-        filled = pad(model, args, kwargs, None)
-        if filled is not None:
-            with filled.counting():
-                return _observed(
-                    model, params, filled.args, filled.kwargs, num_nodes, chunk_size, prior
-                )
-        opened = _open(model, args, kwargs)
-        compute = compiled(_computation(opened, num_nodes, chunk_size, prior), opened.rows)
-        found = compute(opened.rows.leaves, _wide(params))
-        return jax.tree.map(lambda x: np.asarray(x, np.float64)[None], found)
+        opened = open_surface(model, (data[0],), kwargs)
+        compute, bare = curvature(opened, Settings(num_nodes)), opened.rows._replace(leaves=())
+
+        def one(params: Params, table: Array) -> Any:
+            return compute(bare._replace(leaves=(table,)), params)
+
+        every = jax.device_get(remembered(jax.vmap(one))(_wide(params), data))
+    sets = [jax.tree.map(lambda x, i=i: x[i], every) for i in range(len(data))]
+    found = [_covariance_of(at, np.full(len(at.point), True), _least(params))[0] for at in sets]
+    return {
+        name: jnp.asarray(
+            [np.sqrt(np.einsum("...p,pq,...q->...", at.carry[name], c, at.carry[name]))
+             for at, c in zip(sets, found, strict=True)]
+        ) for name in params
+    }  # fmt: skip
 
 
 def _wide(params: Params) -> dict[str, np.ndarray]:
-    return {name: np.asarray(value, np.float64) for name, value in params.items()}
-
-
-def _open(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Opened:
-    """A program on its data: its factors are integrated out, or its states summed."""
-    anatomy = inspect(model, args, kwargs)
-    anatomy.check_rows_are_all()
-    if not anatomy.latents or any(x.num_values is None for x in anatomy.latents):
-        return open_columns(model, args, kwargs, None, mixed=True)
-    if likelihood(model, *args, **kwargs).sampled:
-        raise ProgramError(
-            "the latents of a datum have too many states to be summed: the likelihood is only "
-            "estimated, and its second derivatives are not"
-        )
-    reader: Any
-    reader, rows = open_program(model, args, kwargs)
-    return Opened(reader, rows, None, None)
-
-
-def _computation(
-    opened: Opened, num_nodes: int | None, chunk_size: int | None, prior: bool = False
-) -> Callable[[Rows, Params], tuple[Array, tuple[Params, Array | None]]]:
-    """The information at some parameters, with their slopes, as a function that holds no rows."""
-    reader, rows, each = opened.reader, opened.rows, opened.rows.width
-    if isinstance(reader, FactorReader):
-        count = reader.num_factors
-        # Second derivatives of sharp items want twice as many in each dimension as a fit.
-        rule: Any = nodes_of(reader, num_nodes or 2 * default_nodes(count))
-        # Of bits the score of every column is kept.
-        each *= len(rule.points) * reader.num_states * (count + 1 if _bits(opened) else 1)
-        if num_nodes is None and _levels(opened) is not None:
-            rule, each = ON_SHARED_NODES, each + MOST_AT_ONCE[count] ** count
-    else:
-        rule, each = None, each + reader.anatomy.num_bits
-    size, hollow = chunk_of(chunk_size, each, rows), opened.hollow
-
-    def compute(rows: Rows, params: Params) -> Any:
-        here = hollow._replace(rows=rows)
-        information = _information(here, rule, size, params)
-        if prior:
-            information = information + _prior_information(here, params)
-        return information, _slopes(here, params)
-
-    return compute
-
-
-ON_SHARED_NODES = "shared"
-"""In place of a rule about each row's mode."""
-
-
-def _bits(opened: Opened) -> bool:
-    """Whether the columns are bits, each with a predictor of its own."""
-    columns = opened.columns
-    return type(columns) is Regressions and columns.logistic
-
-
-def _levels(opened: Opened) -> Regressions | None:
-    """Columns of ordered levels or with asymptotes, of which all rows share their nodes."""
-    known: Any = opened.known
-    if known is not None and known.form is Form.GUESSING:
-        return Guessing(known.kinds)
-    return opened.columns if known is not None and known.form is Form.GRADED else None
-
-
-def _prior_information(opened: Opened, params: Params) -> Array:
-    """Minus the Hessian of the log prior in the unconstrained parameters."""
-    reader, rows = opened.reader, opened.rows
-    space = chart(params, maps_of(reader, rows, params))
-    log_prior = lambda v: log_shared(reader.model, reader.anatomy, space.build(v), rows)  # noqa: E731
-    return -jax.hessian(log_prior)(space.flatten(params))
-
-
-def _information(opened: Opened, rule: Rule | str | None, size: int, params: Params) -> Array:
-    """Minus the Hessian of the log likelihood of all rows in the unconstrained parameters.
-
-    :param rule: over the factors; None where states are summed.
-    """
-    reader, rows, known, columns = opened
-    space = chart(params, maps_of(reader, rows, params))
-    local, point = reader.at(size), space.flatten(params)
-
-    def hessian(evidence: Callable[[Params], Array], fresh: Array) -> Array:
-        slope = jax.grad(lambda v: jnp.sum(fresh * evidence(space.build(v))))
-        along = lambda direction: jax.jvp(slope, (point,), (direction,))[1]  # noqa: E731
-        return -lax.map(along, jnp.eye(len(point)))
-
-    def summed(arguments: Arguments, fresh: Array) -> Array:
-        if rule is None:
-            own: Any = local
-            weight, one = own.weights(params, arguments), own.anatomy
-            evidence = lambda new: row_evidence(own.model, one, new, arguments, own.structure)  # noqa: E731
-            return hessian(evidence, fresh if weight is None else fresh * weight)
-        if isinstance(rule, str):
-            levels: Any = _levels(opened)
-            known: Any = opened.known
-            read = lambda new: levels.read(known.read(new))  # noqa: E731
-            nodes = lax.stop_gradient(one_rule(read(params), levels.share))
-            responses = levels.responses(*known.cells(reader.model, arguments))
-            table = lambda new: log_table(levels, read(new), responses, nodes)  # noqa: E731
-            return hessian(lambda new: logsumexp(table(new), 0), fresh)
-        modes = peaks(local, params, arguments, local.start(), 15)
-        # The nodes stay where the parameters at hand put them: the sum is smooth in the others.
-        moved = lax.stop_gradient(about(local, modes, rule))
-        if _bits(opened) and columns is not None:
-            weight = weigh(local, params, arguments, moved)[1] * fresh
-            values, responses = opened.values(params), opened.responses(arguments)
-            return bit_information(columns, values, responses, moved.points, weight)
-        program = local._replace(closed=None)  # whose logarithms of products differentiate slowly
-        return hessian(lambda new: weigh(program, new, arguments, moved)[0], fresh)
-
-    information = sum_over_chunks(summed, rows, size)
-    if not _bits(opened) or known is None:
-        return information
-    # From the numbers of the form to those of the program, and to unconstrained ones. At a maximum
-    # the second derivative of that map does not matter.
-    places = {role: place.positions for role, place in known.places.items()}
-    order = np.concatenate([places["weights"].T, places["bias"][:, None]], 1).ravel()
-    carry = jax.jacobian(space.build)(point)
-    flat = jnp.concatenate([carry[name].reshape(-1, len(order)) for name in known.shapes])
-    return flat[order].T @ information.reshape(len(order), len(order)) @ flat[order]
+    return {name: np.array(value, np.float64) for name, value in params.items()}
 
 
 def _least(params: Params) -> float:
@@ -298,61 +379,38 @@ def _least(params: Params) -> float:
     return max([LEAST_CURVATURE, *(100.0 * float(np.finfo(kind).eps) for kind in kinds)])
 
 
-def _slopes(opened: Opened, params: Params) -> tuple[Params, Array | None]:
-    """How the parameters change with the unconstrained ones, (..., p) by site; and the directions
-    that leave the canonical form, (constraints, p)."""
-    space = chart(params, maps_of(opened.reader, opened.rows, params))
-    known, point = opened.known, space.flatten(params)
-    carry = jax.jacobian(space.build)(point)
-    if known is None or known.form not in FORMS or opened.reader.num_factors == 1:
-        return carry, None
-    above = np.triu_indices(opened.reader.num_factors, 1)
-
-    def off_diagonal(vector: Array) -> Array:
-        weights = known.read(space.build(vector))["weights"]
-        return (weights @ weights.T)[above]
-
-    return carry, jax.jacobian(off_diagonal)(point)
-
-
-def _errors(
-    information: np.ndarray, slopes: tuple[dict[str, np.ndarray], np.ndarray | None], least: float
-) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Errors of each of many sets of parameters, given their information (num_sets, p, p).
-
-    :param slopes: as `_slopes` has them, with a leading axis of num_sets.
-    :return: by site, and in how many directions each set is not determined, (num_sets,).
-    """
-    carry, normal = slopes
-    matrix = np.asarray(information, np.float64)
-    covariance, lost = _covariance(0.5 * (matrix + np.swapaxes(matrix, -1, -2)), normal, least)
-    errors = {}
-    for name, slope in carry.items():
-        flat = slope.reshape(len(slope), -1, slope.shape[-1])
-        variance = np.einsum("sap,spq,saq->sa", flat, covariance, flat)
-        errors[name] = np.sqrt(variance).reshape(slope.shape[:-1])
-    return errors, lost
+def _covariance_of(at: Curvature, free: np.ndarray, least: float) -> tuple[np.ndarray, int]:
+    """The covariance of the free coordinates, zero for the others, and how many directions of
+    theirs are not determined: all is NaN then."""
+    both = np.ix_(free, free)
+    matrix = np.asarray(at.information, np.float64)[both]
+    normal = None if at.normal is None else at.normal[:, free]
+    inner, lost = _covariance(0.5 * (matrix + matrix.T), normal, least)
+    if at.outer is not None:
+        inner = inner @ at.outer[both] @ inner
+    covariance = np.zeros(at.information.shape)
+    covariance[both] = inner
+    return covariance, lost
 
 
 def _covariance(
     matrix: np.ndarray, normal: np.ndarray | None, least: float
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, int]:
     """The inverse information on the surface of canonical parameters, NaN where it is not definite.
 
-    :return: (num_sets, p, p), and the number of directions that are not determined, (num_sets,).
+    :return: (p, p), and the number of directions that are not determined.
     """
-    span = np.broadcast_to(np.eye(matrix.shape[-1]), matrix.shape)
+    span = np.eye(len(matrix))
     if normal is not None:
-        basis = np.linalg.svd(normal, full_matrices=True)[2]
-        span = np.swapaxes(basis[:, normal.shape[1] :], -1, -2)
-    within = np.swapaxes(span, -1, -2) @ matrix @ span
-    finite = np.isfinite(within).all((-1, -2))
-    within = np.where(finite[:, None, None], within, -np.eye(within.shape[-1]))
+        span = np.linalg.svd(normal, full_matrices=True)[2][len(normal) :].T
+    within = span.T @ matrix @ span
+    if not np.isfinite(within).all():
+        within = -np.eye(len(within))
     # In units of each direction's own curvature: a column of large numbers is not ill-conditioned.
-    size = np.abs(np.diagonal(within, axis1=-2, axis2=-1))
+    size = np.abs(np.diagonal(within))
     scale = 1.0 / np.sqrt(np.where(size > 0, size, 1.0))
-    values, vectors = np.linalg.eigh(within * scale[:, :, None] * scale[:, None, :])
-    lost = (values <= least * values[:, -1:].clip(0.0)).sum(-1)
-    roots = np.sqrt(np.where(lost[:, None] > 0, np.nan, values))
-    half = span @ (scale[:, :, None] * vectors / roots[:, None])
-    return half @ np.swapaxes(half, -1, -2), lost
+    values, vectors = np.linalg.eigh(within * scale[:, None] * scale)
+    lost = int((values <= least * values[-1:].clip(0.0)).sum())
+    roots = np.sqrt(np.full_like(values, np.nan) if lost else values)
+    half = span @ (scale[:, None] * vectors / roots)
+    return half @ half.T, lost

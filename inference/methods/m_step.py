@@ -50,15 +50,21 @@ def transforms_of(
     model: Callable, names: Sequence[str], params: Params, arguments: Arguments
 ) -> Maps:
     """The same for sites that are named."""
+    supports = supports_of(model, names, params, arguments)
+    nothing = lambda x: x  # noqa: E731
+    return Maps({x: nothing if of is None else biject_to(of) for x, of in supports.items()})
+
+
+def supports_of(
+    model: Callable, names: Sequence[str], params: Params, arguments: Arguments
+) -> dict[str, Any]:
+    """Where each of these sites lives; None: anywhere."""
     trace = trace_of(handlers.substitute(model, substitute_fn=undrawn), arguments, params)
-    bijections = Maps()
-    for name in names:
-        site = trace[name]
-        constraint = site["fn"].support if site["type"] == "sample" else None
-        if constraint is None:
-            constraint = site["kwargs"].get("constraint")
-        bijections[name] = biject_to(constraint) if constraint is not None else (lambda x: x)
-    return bijections
+    sites = {name: trace[name] for name in names}
+    return {
+        name: site["fn"].support if site["type"] == "sample" else site["kwargs"].get("constraint")
+        for name, site in sites.items()
+    }
 
 
 def gradient_runs(reader: Reader, num_states: int) -> int:

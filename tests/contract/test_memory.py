@@ -21,7 +21,7 @@ from inference import (
     Structure,
     marginal,
 )
-from inference.evaluation.standard_errors import _computation, _open
+from inference.evaluation.surface import Settings, curvature, open_surface
 from inference.methods.moments.pairs import count_pairs
 from ppl_models import (
     bernoulli_mixture,
@@ -72,8 +72,8 @@ def test_counting_pairs_needs_less_than_the_table_itself():
 def test_standard_errors_need_less_than_the_table_itself():
     """Of 8 classes, in float64: 48 floats a row if the rows were not read in chunks."""
     with jax.enable_x64(True):
-        opened = _open(bernoulli_mixture, (BITS,), {"num_components": 8})
-        compute = _computation(opened, None, CHUNK)
+        opened = open_surface(bernoulli_mixture, (BITS,), {"num_components": 8})
+        compute = curvature(opened, Settings(chunk_size=CHUNK))
         params = {"mixing": np.full(8, 1 / 8), "probs": np.full((8, COLUMNS), 0.5)}
         bare = opened.rows._replace(leaves=())
         whole = lambda params, data: compute(bare._replace(leaves=(data,)), params)  # noqa: E731

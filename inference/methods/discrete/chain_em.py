@@ -50,7 +50,7 @@ class Paths(NamedTuple):
     def init(
         self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any
     ) -> PathState:
-        chain = self._open(args, kwargs)
+        chain = open_chain(self.model, args, kwargs)
 
         def draw(key: Array) -> Params:
             filled = handlers.substitute(handlers.seed(self.model, key), substitute_fn=improper)
@@ -67,7 +67,7 @@ class Paths(NamedTuple):
         return PathState(params, jnp.zeros((), int))
 
     def update(self, state: PathState, *args: Any, **kwargs: Any) -> tuple[PathState, Array]:
-        chain = self._open(args, kwargs)
+        chain = open_chain(self.model, args, kwargs)
         arguments = args, kwargs
         evidence, joined = sums.statistics(*chain.factors(self.model, state.params, arguments))
         joined = lax.stop_gradient(joined)
@@ -93,7 +93,7 @@ class Paths(NamedTuple):
 
     def posterior(self, params: Params, *args: Any, **kwargs: Any) -> Posterior:
         """Probabilities of the states at each step, and the most probable path: Viterbi's."""
-        chain = self._open(args, kwargs)
+        chain = open_chain(self.model, args, kwargs)
         leaves, tree = jax.tree.flatten((args, kwargs))
         held = {i: x for i, x in enumerate(leaves) if hasattr(x, "dtype")}
 
@@ -112,19 +112,21 @@ class Paths(NamedTuple):
         names = [*chain.other, *(chain.parameters if self.prior else ())]
         return log_density_of(self.model, names, params, arguments)
 
-    def _open(self, args: tuple, kwargs: dict) -> Chain:
-        check_data(args, kwargs)
-        chain = find_chain(self.model, args, kwargs)
-        assert chain is not None
-        if not chain.observed:
-            raise ProgramError("nothing is observed in the scan: pass the data (obs=...)")
-        if chain.effects:
-            raise ProgramError(
-                f"site {chain.effects[0]!r} is continuous, unobserved and in a plate of the data: "
-                "it is a random effect and no parameter, and EM sums over discrete latents alone; "
-                "NUTS(marginal(model)) samples it"
-            )
-        return chain
+
+def open_chain(model: Callable, args: tuple, kwargs: dict) -> Chain:
+    """The chain of a program on its data; what EM cannot sum is refused."""
+    check_data(args, kwargs)
+    chain = find_chain(model, args, kwargs)
+    assert chain is not None
+    if not chain.observed:
+        raise ProgramError("nothing is observed in the scan: pass the data (obs=...)")
+    if chain.effects:
+        raise ProgramError(
+            f"site {chain.effects[0]!r} is continuous, unobserved and in a plate of the data: "
+            "it is a random effect and no parameter, and EM sums over discrete latents alone; "
+            "NUTS(marginal(model)) samples it"
+        )
+    return chain
 
 
 def _expected(probability: Array, log_factor: Array) -> Array:

@@ -1,0 +1,350 @@
+"""The marginal log likelihood about some parameters: value, slope, curvature, bounds.
+
+Discrete latents are summed out as `marginal` does it, those of a chain by its forward pass, factors
+are integrated out by quadrature. The parameters are one vector in their own units, not those of a
+transform: a bound is then a number and not an infinity, and the slope at it says whether the
+likelihood would go beyond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.flatten_util import ravel_pytree
+from jax.scipy.special import logsumexp
+from numpyro.distributions import biject_to, constraints
+
+from ..methods.continuous.factors import FactorReader
+from ..methods.continuous.guessing import Guessing
+from ..methods.continuous.opening import FORMS, Opened, open_columns
+from ..methods.continuous.regressions import Regressions, bit_information
+from ..methods.continuous.rules import Rule, about, default_nodes, nodes_of, peaks, weigh
+from ..methods.continuous.shared_nodes import MOST_AT_ONCE, log_table, one_rule
+from ..methods.discrete.chain_em import open_chain
+from ..methods.m_step import supports_of
+from ..numerics import chain as sums
+from ..numerics.acceleration import Maps, chart
+from ..reading.anatomy import ChainError, ProgramError, inspect
+from ..reading.elimination import Chain
+from ..reading.log_joint import log_density_of
+from ..reading.marginal import row_evidence
+from ..reading.reader import open_program
+from ..reading.recognition.papers import Form
+from ..reading.tracing import each_value
+from ..rows.chunks import Rows, chunk_of, sum_over_chunks
+from ..types import Arguments, Params
+from .evidence import likelihood
+
+INSIDE = 1e-6
+"""Distance from a bound at which derivatives are taken, in units of the range or of one."""
+ON_SHARED_NODES = "shared"
+"""In place of a rule about each row's mode."""
+
+
+class Settings(NamedTuple):
+    """How the likelihood is computed, and what of it."""
+
+    num_nodes: int | None = None
+    chunk_size: int | None = None
+    prior: bool = False
+    sandwich: bool = False
+
+
+class Curvature(NamedTuple):
+    """The log likelihood about some parameters, as a vector of p numbers."""
+
+    information: Any  # (p, p), minus its Hessian
+    slope: Any  # (p,); None where no parameter has a bound
+    outer: Any  # (p, p), the sum of outer products of the weighted scores of rows; on request
+    carry: Any  # (..., p) by site: how the parameters change with the vector
+    normal: Any  # (constraints, p), directions that leave the canonical form, if there is one
+    point: Any  # (p,), at least `INSIDE` away from the bounds
+    bounds: Any  # two of (p,)
+    box: Any  # the same, as near as the point may come
+
+
+class Space(NamedTuple):
+    """Parameters as a vector in their own units, and back."""
+
+    point: Array
+    bounds: tuple[Array, Array]
+    box: tuple[Array, Array]
+    build: Callable[[Array], Params]
+    bounded: bool  # whether any parameter is
+
+
+class Paths(NamedTuple):
+    """A chain and its program, in place of a reader of rows."""
+
+    model: Callable
+    chain: Chain
+
+    def evidence(self, params: Params, arguments: Arguments) -> Array:
+        """log p of each sequence, with its part of what depends on no path."""
+        value = sums.evidence(*self.chain.factors(self.model, params, arguments))
+        other = log_density_of(self.model, self.chain.other, params, arguments)
+        return value + other / self.chain.num_sequences
+
+
+class Shares(NamedTuple):
+    """A simplex as all its entries but the largest, which is the rest to one."""
+
+    largest: Array
+
+    def __call__(self, others: Array) -> Array:
+        first = jnp.maximum(1.0 - others.sum(-1, keepdims=True), INSIDE)
+        shares = jnp.concatenate([first, others], -1)
+        return self._turn(shares / shares.sum(-1, keepdims=True), -1)
+
+    def inv(self, shares: Array) -> Array:
+        return self._turn(shares, 1)[..., 1:]
+
+    def _turn(self, shares: Array, by: int) -> Array:
+        places = (jnp.arange(shares.shape[-1]) + by * self.largest[..., None]) % shares.shape[-1]
+        return jnp.take_along_axis(shares, places, -1)
+
+
+def open_surface(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Opened:
+    """A program on its data: its factors are integrated out, or its states summed."""
+    reader: Any
+    nothing = None, None
+    try:
+        anatomy = inspect(model, args, kwargs)
+    except ChainError:
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        reader = Paths(model, open_chain(model, args, kwargs))
+        return Opened(reader, Rows((), tuple(leaves), tree, 0), *nothing)
+    anatomy.check_rows_are_all()
+    if not anatomy.latents or any(x.num_values is None for x in anatomy.latents):
+        return open_columns(model, args, kwargs, None, mixed=True)
+    if likelihood(model, *args, **kwargs).sampled:
+        raise ProgramError(
+            "the latents of a datum have too many states to be summed: the likelihood is only "
+            "estimated, and its second derivatives are not"
+        )
+    reader, rows = open_program(model, args, kwargs)
+    return Opened(reader, rows, *nothing)
+
+
+def curvature(opened: Opened, how: Settings) -> Callable[[Rows, Params], Curvature]:
+    """All of `Curvature` at some parameters, as a function that holds no rows."""
+    (rule, size), hollow = _plan(opened, how), opened.hollow
+
+    def compute(rows: Rows, params: Params) -> Curvature:
+        here = hollow._replace(rows=rows)
+        space = _space(here, params)
+        params, point = space.build(space.point), space.point
+        information, slope, outer = _derivatives(here, rule, size, space, params, how.sandwich)
+        carry = jax.jacobian(space.build)(point)
+        if how.prior:
+            log_prior = lambda v: _log_prior(here, space.build(v))  # noqa: E731
+            information = information - jax.hessian(log_prior)(point)
+            slope = None if slope is None else slope + jax.grad(log_prior)(point)
+        normal = _normal(here, space)
+        return Curvature(
+            information, slope, outer, carry, normal, point, space.bounds, space.box
+        )  # fmt: skip
+
+    return compute
+
+
+def climb(opened: Opened, how: Settings) -> Callable[[Rows, Params, Array], tuple[Array, Array]]:
+    """The log likelihood and its gradient at a vector of the space of some parameters."""
+    (rule, size), hollow = _plan(opened, how), opened.hollow
+
+    def compute(rows: Rows, params: Params, vector: Array) -> tuple[Array, Array]:
+        here = hollow._replace(rows=rows)
+        space = _space(here, params)
+
+        def part(evidence: Callable[[Params], Array], weight: Array) -> Any:
+            total = lambda v: jnp.sum(weight * evidence(space.build(v)))  # noqa: E731
+            return jax.value_and_grad(total)(vector)
+
+        found = _over_rows(here, rule, size, space.build(vector), part)
+        if how.prior:
+            more = jax.value_and_grad(lambda v: _log_prior(here, space.build(v)))(vector)
+            found = jax.tree.map(jnp.add, found, more)
+        return found
+
+    return compute
+
+
+def _space(opened: Opened, params: Params) -> Space:
+    names, arguments = _about(opened)
+    maps, low, high, bounded = Maps(), {}, {}, False
+    for name, support in supports_of(opened.reader.model, names, params, arguments).items():
+        each = constraints.real if support is None else each_value(support)
+        maps[name], bounds = (lambda x: x), None
+        if each is constraints.simplex:
+            maps[name], bounds = Shares(jnp.argmax(params[name], -1)), (0.0, 1.0)
+        elif hasattr(each, "lower_bound") or hasattr(each, "upper_bound"):
+            bounds = getattr(each, "lower_bound", -jnp.inf), getattr(each, "upper_bound", jnp.inf)
+        elif each not in (constraints.real, constraints.ordered_vector):
+            maps[name] = biject_to(support)
+        free = maps.free({name: params[name]})[name]
+        ends = bounds or (-jnp.inf, jnp.inf)
+        low[name], high[name] = (jnp.broadcast_to(jnp.asarray(x, float), free.shape) for x in ends)
+        bounded |= bounds is not None
+    own = {name: params[name] for name in names}
+    space, least, most = chart(own, maps), ravel_pytree(low)[0], ravel_pytree(high)[0]
+    gap = INSIDE * jnp.where(jnp.isfinite(most - least), most - least, 1.0)
+    box = least + gap, most - gap
+    return Space(jnp.clip(space.flatten(own), *box), (least, most), box, space.build, bounded)
+
+
+def _about(opened: Opened) -> tuple[tuple[str, ...], Arguments]:
+    """The parameters of the program, and arguments that say all of their priors."""
+    reader, rows = opened.reader, opened.rows
+    if isinstance(reader, Paths):
+        return reader.chain.parameters, rows.join(())
+    return tuple(reader.anatomy.parameters), rows.slice(0, 1)
+
+
+def _log_prior(opened: Opened, params: Params) -> Array:
+    names, arguments = _about(opened)
+    return log_density_of(opened.reader.model, names, params, arguments)
+
+
+def _plan(opened: Opened, how: Settings) -> tuple[Rule | str | None, int]:
+    """The rule over the factors, None where states are summed; and the rows of a chunk."""
+    reader, rows = opened.reader, opened.rows
+    if isinstance(reader, Paths):
+        return None, 0
+    if not isinstance(reader, FactorReader):
+        return None, chunk_of(how.chunk_size, rows.width + reader.anatomy.num_bits, rows)
+    count, each = reader.num_factors, rows.width
+    # Second derivatives of sharp items want twice as many in each dimension as a fit.
+    rule: Any = nodes_of(reader, how.num_nodes or 2 * default_nodes(count))
+    # Of bits the score of every column is kept.
+    each *= len(rule.points) * reader.num_states * (count + 1 if _bits(opened) else 1)
+    if how.num_nodes is None and _levels(opened) is not None:
+        rule, each = ON_SHARED_NODES, each + MOST_AT_ONCE[count] ** count
+    return rule, chunk_of(how.chunk_size, each, rows)
+
+
+def _bits(opened: Opened) -> bool:
+    """Whether the columns are bits, each with a predictor of its own."""
+    columns = opened.columns
+    return type(columns) is Regressions and columns.logistic
+
+
+def _levels(opened: Opened) -> Regressions | None:
+    """Columns of ordered levels or with asymptotes, of which all rows share their nodes."""
+    known: Any = opened.known
+    if known is not None and known.form is Form.GUESSING:
+        return Guessing(known.kinds)
+    return opened.columns if known is not None and known.form is Form.GRADED else None
+
+
+Part = Callable[[Callable[[Params], Array], Array], Any]
+
+
+def _over_rows(
+    opened: Opened, rule: Rule | str | None, size: int, params: Params, part: Part
+) -> Any:
+    """The sum over all rows of part(their log evidence as a function of parameters, weights).
+
+    Nodes stay where `params` put them: the sum is smooth in the parameters of the function.
+    """
+    reader, rows = opened.reader, opened.rows
+    params = lax.stop_gradient(params)
+    if isinstance(reader, Paths):
+        arguments = rows.join(())
+        evidence = lambda new: reader.evidence(new, arguments)  # noqa: E731
+        return part(evidence, jnp.ones(reader.chain.num_sequences))
+    local: Any = reader.at(size)
+
+    def summed(arguments: Arguments, fresh: Array) -> Any:
+        if rule is None:
+            weight, one = local.weights(params, arguments), local.anatomy
+            each = lambda new: row_evidence(local.model, one, new, arguments, local.structure)  # noqa: E731
+            return part(each, fresh if weight is None else fresh * weight)
+        if isinstance(rule, str):
+            levels: Any = _levels(opened)
+            known: Any = opened.known
+            read = lambda new: levels.read(known.read(new))  # noqa: E731
+            nodes = lax.stop_gradient(one_rule(read(params), levels.share))
+            responses = levels.responses(*known.cells(reader.model, arguments))
+            table = lambda new: log_table(levels, read(new), responses, nodes)  # noqa: E731
+            return part(lambda new: logsumexp(table(new), 0), fresh)
+        moved = _nodes(local, rule, params, arguments)
+        program = local._replace(closed=None)  # whose logarithms of products differentiate slowly
+        return part(lambda new: weigh(program, new, arguments, moved)[0], fresh)
+
+    return sum_over_chunks(summed, rows, size)
+
+
+def _nodes(local: Any, rule: Rule, params: Params, arguments: Arguments) -> Rule:
+    modes = peaks(local, params, arguments, local.start(), 15)
+    return lax.stop_gradient(about(local, modes, rule))
+
+
+def _derivatives(
+    opened: Opened, rule: Any, size: int, space: Space, params: Params, sandwich: bool
+) -> tuple[Array, Array | None, Array | None]:
+    """Minus the Hessian of the log likelihood of all rows; its gradient where a parameter has a
+    bound; on request the outer products of the scores of rows, as they are weighted."""
+    point, quick = space.point, _bits(opened) and opened.known is not None
+    every = jnp.eye(len(point))
+
+    def part(evidence: Callable[[Params], Array], weight: Array) -> tuple:
+        each = lambda v: evidence(space.build(v))  # noqa: E731
+        total = jax.grad(lambda v: jnp.sum(weight * each(v)))
+        slope, bend = jax.linearize(total, point)
+        scores = None
+        if sandwich:
+            scores = lax.map(jax.linearize(each, point)[1], every) * weight
+        return (
+            None if quick else -lax.map(bend, every),
+            slope if space.bounded else None,
+            None if scores is None else scores @ scores.T,
+        )
+
+    if not quick or sandwich or space.bounded:
+        information, slope, outer = _over_rows(opened, rule, size, params, part)
+    else:
+        slope = outer = None
+    if quick:
+        information = _of_bits(opened, rule, size, space, params)
+    return information, slope, outer
+
+
+def _of_bits(opened: Opened, rule: Rule, size: int, space: Space, params: Params) -> Array:
+    """The information in closed form where the columns are bits."""
+    known: Any = opened.known
+    columns: Any = opened.columns
+    local = opened.reader.at(size)
+
+    def summed(arguments: Arguments, fresh: Array) -> Array:
+        moved = _nodes(local, rule, params, arguments)
+        weight = weigh(local, params, arguments, moved)[1] * fresh
+        values, responses = opened.values(params), opened.responses(arguments)
+        return bit_information(columns, values, responses, moved.points, weight)
+
+    information = sum_over_chunks(summed, opened.rows, size)
+    # From the numbers of the form to those of the program. At a maximum the second derivative of
+    # that map does not matter.
+    places = {role: place.positions for role, place in known.places.items()}
+    order = np.concatenate([places["weights"].T, places["bias"][:, None]], 1).ravel()
+    carry = jax.jacobian(space.build)(space.point)
+    flat = jnp.concatenate([carry[name].reshape(-1, len(order)) for name in known.shapes])
+    return flat[order].T @ information.reshape(len(order), len(order)) @ flat[order]
+
+
+def _normal(opened: Opened, space: Space) -> Array | None:
+    """The directions that leave the canonical form of factors that turn."""
+    known = opened.known
+    if known is None or known.form not in FORMS or opened.reader.num_factors == 1:
+        return None
+    above = np.triu_indices(opened.reader.num_factors, 1)
+
+    def off_diagonal(vector: Array) -> Array:
+        weights = known.read(space.build(vector))["weights"]
+        return (weights @ weights.T)[above]
+
+    return jax.jacobian(off_diagonal)(space.point)
