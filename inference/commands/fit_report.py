@@ -22,6 +22,10 @@ SHARP = 8.0
 """A discrimination, of a loading of 0.98."""
 
 
+STILL = 1e-6
+"""Share of the loss by which it may fall over an eighth of the steps and still stand still."""
+
+
 class Written(NamedTuple):
     """A table for the files: its columns, what its rows are called, and each of their names."""
 
@@ -42,7 +46,13 @@ def report(
 ) -> tuple[list[str], dict[str, Written]]:
     """What was estimated, how well it explains the rows, and how far it can be trusted; and tables
     of measures, and of items and scores where the program has such."""
-    from ..items.estimates import errors_of, measure_fit, parameter_lines, starts_lines
+    from ..items.estimates import (
+        bound_lines,
+        errors_of,
+        measure_fit,
+        parameter_lines,
+        starts_lines,
+    )
 
     values, columns = given.table.values, given.table.columns
     codings = {x: given.table.coding.count(x) for x in dict.fromkeys(given.table.coding)}
@@ -72,7 +82,7 @@ def report(
         lines.append(f"maximum   {words}")
     errors: dict[str, np.ndarray] = {}
     measures: dict[str, float] = {}
-    words, prior = "", bool(settings.get("prior"))
+    words, bounds, prior = "", (), bool(settings.get("prior"))
     if stop is not Stop.INTERRUPTED:
         with stage("log likelihood"):
             try:
@@ -91,12 +101,13 @@ def report(
                     "rows": fit.num_rows, "aic": fit.aic, "bic": fit.bic,
                 }  # fmt: skip
                 words = "only for converged maxima by " + " or ".join(MAXIMA)
-                if name in MAXIMA and stop is not Stop.STEPS:
+                if name in MAXIMA and (stop is not Stop.STEPS or stands_still(facts["losses"])):
                     with stage("standard errors"):
-                        errors, words = errors_of(
+                        errors, words, bounds = errors_of(
                             given.program, point, values, given.kwargs, fit.num_free, prior
                         )
     lines += [f"errors    {words}"] if words else []
+    lines += bound_lines(bounds, point, columns)
     study = None
     if stop is not Stop.INTERRUPTED and not settings.get("plate"):
         with stage("items"):
@@ -228,4 +239,21 @@ def _converged(stop: Stop | None, facts: dict) -> str:
         return "not tested: " + facts["reason"]
     if stop.converged or len(facts["losses"]) == 1:
         return "yes"
+    if stop is Stop.STEPS and stands_still(facts["losses"]):
+        return "yes: the loss has stood still, up to its rounding"
     return "no: more --steps, or a longer --budget" if stop is not Stop.INTERRUPTED else "no"
+
+
+def stands_still(losses: Any) -> bool:
+    """Whether the loss has not fallen over the last quarter of the steps, whatever its rounding.
+
+    Where parameters are on their way to a bound, digits are lost from step to step that the mean
+    over many has, and no step is seen to be the last.
+
+    >>> noise = 3e-4 * np.random.default_rng(0).normal(size=100)
+    >>> stands_still(293.7 + noise), stands_still(293.7 + noise + np.geomspace(30, 0.3, 100))
+    (True, False)
+    """
+    last = np.asarray(losses, np.float64)[-max(len(losses) // 4, 20) :]
+    before, after = (x.mean() for x in np.array_split(last, 2))
+    return len(losses) >= 40 and bool(before - after <= STILL * abs(after))

@@ -83,30 +83,58 @@ def errors_of(
     kwargs: dict[str, Any],
     free: int,
     prior: bool = False,
-) -> tuple[dict[str, np.ndarray], str]:
-    """Standard errors of a maximum of the likelihood or posterior; or none, and the reason."""
-    from ..evaluation.standard_errors import standard_errors
+) -> tuple[dict[str, np.ndarray], str, tuple[Any, ...]]:
+    """Standard errors of a maximum of the likelihood or posterior, or none; how they were found or
+    the reason why not; and the parameters at a bound, each a `Bound`."""
+    from ..evaluation.standard_errors import BoundWarning, standard_errors
     from ..reading.anatomy import ProgramError, inspect
 
     try:
         latents = inspect(program, (values,), kwargs).latents
     except ProgramError as error:
-        return {}, " ".join(str(error).split())
+        return {}, " ".join(str(error).split()), ()
     states = math.prod(float(x.num_values) ** x.size for x in latents if x.num_values is not None)
     work = free * values.size
     if max(work, 0.1 * states * work) > MOST_WORK or free > MOST_FREE:
-        return {}, "not computed for so large a table: latentbits.standard_errors gives them"
+        return {}, "not computed for so large a table: latentbits.standard_errors gives them", ()
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         try:
             spread = standard_errors(program, point, values, prior=prior, **kwargs)
         except (ProgramError, ValueError) as error:
-            return {}, " ".join(str(error).split())
+            return {}, " ".join(str(error).split()), ()
+    bounds = next((x.message.bounds for x in heard if isinstance(x.message, BoundWarning)), ())
     errors = {name: np.asarray(value) for name, value in spread.items()}
     if not any(np.isfinite(value).any() for value in errors.values()):
         said = " ".join(str(heard[0].message).split()) if heard else ""
-        return {}, said or "not determined by these data"
-    return errors, "from the observed information" + " and the priors" * prior
+        return {}, said or "not determined by these data", bounds
+    return errors, "from the observed information" + " and the priors" * prior, bounds
+
+
+def bound_lines(
+    bounds: Sequence[Any], params: dict[str, np.ndarray], columns: Sequence[str]
+) -> list[str]:
+    """A line on parameters at a bound, as the table of parameters calls them.
+
+    >>> from latentbits.inference.evaluation.standard_errors import Bound
+    >>> rates = {"probs": np.array([[0.0, 0.4]])}
+    >>> bound_lines([Bound("probs", (0, 0), 0.0, 0.125)], rates, ["age", "size"])
+    ['at bounds probs of age = 0 (below 0.12): no se but a limit, one-sided, of 95 %']
+    """
+    from ..evaluation.standard_errors import MOST_LIMITS
+
+    told = []
+    for each in bounds[:MOST_LIMITS]:
+        size, shape = np.size(params[each.site]), np.shape(params[each.site])
+        number = int(np.ravel_multi_index(each.index, shape)) if shape else 0
+        of = ""
+        if shape[-1:] == (len(columns),):
+            size, (number, column) = size // len(columns), divmod(number, len(columns))
+            of = f" of {columns[column]}"
+        label = each.site if size == 1 else f"{each.site}[{number + 1}]"
+        told.append(f"{label}{of} = {each.value:.4g}{each.limit_words}")
+    listed = ", ".join(told) + (", …" if len(bounds) > len(told) else "")
+    return [f"at bounds {listed}: no se but a limit, one-sided, of 95 %"] if told else []
 
 
 def parameter_lines(

@@ -255,7 +255,8 @@ def level_items(
     bias, slope, of = values["bias"], length[columns.column_of], columns.column_of
     spread = deviation = np.zeros(0)
     if covariance is not None:
-        deviation = np.sqrt(np.diagonal(covariance))
+        variance = np.diagonal(covariance)
+        deviation = np.sqrt(np.where(variance == 0.0, np.nan, variance))  # zero: at a bound
         items["discrimination_se"] = deviation[: len(length)]
         place = weights.size + np.arange(len(columns.level))
         sign = 1.0 if table.binary else -1.0

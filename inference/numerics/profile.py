@@ -19,6 +19,8 @@ Climb = Callable[[np.ndarray], tuple[float, np.ndarray]]
 """The log likelihood of a vector, and its gradient."""
 CLOSE = 0.02
 """Nats by which the log likelihood at a limit may miss its target: a hundredth of the distance."""
+FAR = 1e5
+"""Units from the start at which a limit that was not met is taken for none."""
 FLAT = 1e-6
 """Information on a coordinate, in units of its own size, below which there is none."""
 
@@ -71,7 +73,7 @@ def limit(
     :param start: (p,), in the box, with a log likelihood above the target.
     :param ahead: (p,), a: of a single coordinate, one there; minus one for its smallest value.
     :param unit: (p,), by which each coordinate changes the log likelihood by about one.
-    :return: the value of a·x; NaN where it was not found, or there is no limit.
+    :return: the value of a·x; infinite where there is no limit, NaN where it was not found.
 
     >>> hill = lambda x: (-0.5 * (x[0] - x[1]) ** 2 - 0.5 * x[1] ** 2, np.array([x[1] - x[0],
     ...     x[0] - 2 * x[1]]))  # of variance 2 in its first coordinate
@@ -88,9 +90,11 @@ def limit(
     }
     found = minimize(
         lambda u: down @ u, np.zeros(len(start)), jac=lambda _: down, method="SLSQP",
-        bounds=np.stack([box.low - start, box.high - start], 1) / unit[:, None],
+        bounds=np.clip(np.stack([box.low - start, box.high - start], 1) / unit[:, None], -FAR, FAR),
         constraints=[above], options={"maxiter": 200, "ftol": 1e-6},
     )  # fmt: skip
+    if -found.fun > 0.9 * FAR * np.abs(down).max():
+        return float("inf")
     rest = known(found.x.tobytes())[0] - target
     if abs(rest) < CLOSE or (rest > 0 and found.success):  # or the box ends first
         return float(ahead @ start - found.fun)

@@ -107,8 +107,14 @@ def test_fit_prints_what_it_estimated(fitted):
     assert said["fit"] == [str(fitted[1])]
     estimate, error = np.array(said["q3"], float).reshape(3, 2).T
     np.testing.assert_allclose(estimate, params["probs"][:, 3], rtol=5e-3)
-    wanted = standard_errors(bernoulli_mixture, params, MADE.values[:40], num_components=3)
+    with pytest.warns(information.BoundWarning) as heard:
+        wanted = standard_errors(bernoulli_mixture, params, MADE.values[:40], num_components=3)
     np.testing.assert_allclose(error, wanted["probs"][:, 3], rtol=0.05)  # two digits are printed
+    (line,) = (x for x in lines if x.startswith("at bounds"))
+    for bound in heard[0].message.bounds:
+        k, column = bound.index
+        assert f"probs[{k + 1}] of q{column} = {bound.value:.0f} (" in line
+        assert said[f"q{column}"][2 * k + 1] == "—"
     np.testing.assert_allclose(float(said["mixing[2]"][0]), params["mixing"][1], rtol=5e-3)
 
 
