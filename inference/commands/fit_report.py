@@ -46,13 +46,7 @@ def report(
 ) -> tuple[list[str], dict[str, Written]]:
     """What was estimated, how well it explains the rows, and how far it can be trusted; and tables
     of measures, and of items and scores where the program has such."""
-    from ..items.estimates import (
-        bound_lines,
-        errors_of,
-        measure_fit,
-        parameter_lines,
-        starts_lines,
-    )
+    from ..items.estimates import bound_lines, errors_of, measure_fit, parameter_lines, starts_lines
 
     values, columns = given.table.values, given.table.columns
     codings = {x: given.table.coding.count(x) for x in dict.fromkeys(given.table.coding)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -13,10 +14,9 @@ import numpy as np
 from jax import Array
 from scipy.stats import chi2
 
-from ..compiling import remembered
 from ..methods.continuous.opening import open_columns
 from ..methods.continuous.rules import default_nodes
-from ..numerics.profile import Box, flat, limit, newton
+from ..numerics.profile import flat, limit, newton
 from ..reading.anatomy import ProgramError
 from ..reading.arguments import put
 from ..rows.chunks import compiled
@@ -58,13 +58,9 @@ class Bound(NamedTuple):
         ('probs[0, 3] = 0 (below 0.12)', 'leak = 0')
         """
         where = f"[{', '.join(map(str, self.index))}]" if self.index else ""
-        return f"{self.site}{where} = {self.value:.4g}{self.limit_words}"
-
-    @property
-    def limit_words(self) -> str:
-        """The limit in brackets, if it is known."""
         side = "below" if self.limit > self.value else "above"
-        return "" if np.isnan(self.limit) else f" ({side} {self.limit:.2g})"
+        limit = "" if np.isnan(self.limit) else f" ({side} {self.limit:.2g})"
+        return f"{self.site}{where} = {self.value:.4g}{limit}"
 
 
 class BoundWarning(UserWarning):
@@ -110,17 +106,30 @@ def standard_errors(
     .. math:: \mathrm{cov} = Z (Z^T I Z)^{-1} Z^T, \qquad Z \text{ spans the null space of }
               \partial\,\mathrm{offdiag}(W W^T) / \partial\theta .
 
-    Parameters with constraints (a standard deviation, a simplex) have the covariance of the
-    unconstrained ones, carried over by the whole Jacobian of the transform (delta method).
+    Derivatives are taken in the parameters' own units, those of a simplex in all its entries but the
+    largest. Parameters with other constraints have the covariance of the unconstrained ones,
+    carried over by the whole Jacobian of the transform (delta method).
+
+    **Bounds.** Where the most likely value of a parameter is its bound (a weight or a probability
+    of 0), its error is NaN, those of the others are computed with it fixed, and one `BoundWarning`
+    names it with a limit: where the profile log likelihood, all other parameters maximised anew, has
+    fallen by 1.353 (one-sided, of 95 %). `confidence_intervals` gives intervals of all parameters,
+    which near a bound hold where an estimate ± 1.96 errors does not. Of what the data then say
+    nothing, as the probabilities of a class without members, the errors are NaN too.
 
     If :math:`Z^T I Z` is not positive definite, at a condition number that float64 carries, there
     are no standard errors: all are NaN, and an `UndeterminedWarning` says how many directions the
     data do not determine. So it is where the parameters are no maximum, where there are more
     factors than the columns can tell apart, and where a weight is on its way to infinity.
 
-    :param params: a maximum in canonical form, as the methods return it.
+    :param params: a maximum in canonical form, as the methods return it; of a hidden Markov chain,
+        too.
     :param prior: it is one of the posterior (``prior=True`` of the methods): the information is
         that of data and priors together.
+    :param sandwich: errors from :math:`A^{-1} B A^{-1}`, with A the information and B the sum of
+        outer products of the weighted scores of rows (of the sequences of chains): for survey
+        weights (``numpyro.handlers.scale`` in the data plate), which do not count rows, and for
+        programs that may be wrong (Huber 1967).
 
     >>> from latentbits.models import latent_trait
     >>> from latentbits.models.data import prototypes
@@ -130,20 +139,17 @@ def standard_errors(
     >>> standard_errors(latent_trait, fit.params, data, num_factors=1)["bias"].shape
     (6,)
     """
-    how = Settings(num_nodes, chunk_size, prior, sandwich)
-    top = Maximum(model, params, args, kwargs, how)
-    if top.found.lost:
+    top = Maximum(model, params, args, kwargs, num_nodes, chunk_size, prior, sandwich)
+    if top.lost:
         warnings.warn(
-            f"{undetermined_words(top.found.lost)}: the information of the {len(top.found.held)} "
-            "parameters is not positive definite there, and all standard errors are NaN. Fit to "
-            "convergence, take fewer factors, or keep parameters finite with prior=True",
+            f"{undetermined_words(top.lost)}: the information of the {len(top.held)} parameters is "
+            "not positive definite there, and all standard errors are NaN. Fit to convergence, "
+            "take fewer factors, or keep parameters finite with prior=True",
             UndeterminedWarning,
             stacklevel=2,
         )
-    elif top.found.held.any():
-        warnings.warn(
-            BoundWarning(top.bounds(MOST_LIMITS), int(top.found.idle.sum())), stacklevel=2
-        )
+    elif top.held.any():
+        warnings.warn(BoundWarning(top.bounds(MOST_LIMITS), int(top.idle.sum())), stacklevel=2)
     kind = jnp.result_type(float)  # converted by NumPy: JAX would compile that
     return {name: put(np.asarray(value, kind)) for name, value in top.errors.items()}
 
@@ -169,8 +175,8 @@ def confidence_intervals(
     :param params: a maximum, as the methods return it.
     :param sites: whose intervals are computed; by default all.
     :param prior: they are a maximum of the posterior: the profile is that of its density.
-    :return: (2, ...) by site, lower and upper ends as of `numpyro.diagnostics.hpdi`; NaN where the
-        profile does not fall so far, or it was not followed there.
+    :return: (2, ...) by site, lower and upper ends as of `numpyro.diagnostics.hpdi`; infinite where
+        the profile does not fall so far, NaN where it could not be followed.
 
     >>> from latentbits.models import bernoulli_mixture
     >>> point = {"mixing": np.ones(1), "probs": np.zeros((1, 1))}
@@ -181,13 +187,13 @@ def confidence_intervals(
     """
     if not 0.0 < level < 1.0:
         raise ValueError(f"level={level} is no probability between 0 and 1")
-    top = Maximum(model, params, args, kwargs, Settings(num_nodes, chunk_size, prior))
-    at, drop, found = top.found.at, 0.5 * float(chi2.ppf(level, 1)), {}
+    top = Maximum(model, params, args, kwargs, num_nodes, chunk_size, prior)
+    at, drop, found = top.at, 0.5 * float(chi2.ppf(level, 1)), {}
     for name in at.carry if sites is None else sites:
         if name not in at.carry:
             raise ValueError(f"{name!r} is no parameter: there are {', '.join(at.carry)}")
         slope, value = at.carry[name], top.params[name]
-        if not np.isin(slope, (-1.0, 0.0, 1.0)).all():
+        if not np.isin(slope.round(9), (-1.0, 0.0, 1.0)).all():
             raise ProgramError(f"site {name!r} has a constraint under which none are computed")
         ends = np.full((2, *value.shape), np.nan)
         for index in np.ndindex(value.shape):
@@ -213,8 +219,8 @@ def undetermined(
     work = rows.num_data * rows.width * default_nodes(factors) ** factors * numbers
     if work > most_work:
         raise ProgramError(f"too large a table: {work:.1e} terms")
-    found = Maximum(model, params, args, kwargs, Settings()).found
-    return found.lost + int(found.idle.sum())
+    top = Maximum(model, params, args, kwargs)
+    return top.lost + int(top.idle.sum())
 
 
 def undetermined_words(lost: int) -> str:
@@ -226,30 +232,49 @@ def undetermined_words(lost: int) -> str:
     return f"{some} not determined by these data"
 
 
-class Found(NamedTuple):
-    """What is known of the parameters at hand."""
-
-    at: Curvature
-    held: np.ndarray  # (p,), which are at a bound
-    idle: np.ndarray  # (p,), which the data say nothing of while those are
-    covariance: np.ndarray  # (p, p), of the others; zero for these
-    lost: int  # directions that are not determined
-    gain: float  # by how much the log likelihood is below its maximum
-
-
 class Maximum:
-    """A maximum of the likelihood of a program on its data."""
+    """A maximum of the likelihood of a program on its data.
+
+    :ivar at: the log likelihood there; parameters at a bound are exactly at it.
+    :ivar held: (p,), which parameters are at a bound.
+    :ivar idle: (p,), of which the data say nothing while those are.
+    :ivar covariance: (p, p), of the others, and zero for these.
+    :ivar lost: how many directions are not determined.
+    """
 
     def __init__(
-        self, model: Callable, params: Params, args: tuple, kwargs: dict, how: Settings
+        self, model: Callable, params: Params, args: tuple, kwargs: dict, *how: Any, **more: Any
     ) -> None:
-        self.least, self.how, self.params = _least(params), how, _wide(params)
+        self.how, self.params = Settings(*how, **more), _wide(params)
         with jax.enable_x64(True):
             self.filled = pad(model, args, kwargs, None)
             if self.filled is not None:
                 args, kwargs = self.filled.args, self.filled.kwargs
             self.opened = open_surface(model, args, kwargs)
-        self.found = self._find()
+        compute = curvature(self.opened, self.how)
+        self.at: Curvature = self._run(compute, self.params)
+        self.held, self.idle = (np.zeros(len(self.at.point), bool) for _ in range(2))
+        self.gain = 0.0
+        if self.at.slope is not None and np.isfinite(self.at.information).all():
+            self._hold()
+        if self.held.any():
+            self.at = self._run(compute, self.params)
+            self.idle = flat(self.at.information, self.at.point) & ~self.held
+        free = ~self.held & ~self.idle
+        self.covariance, self.lost = _covariance(self.at, free, _least(params))
+
+    def _hold(self) -> None:
+        """Put the parameters at their bounds that Newton's step would take there."""
+        at = self.at
+        free = np.flatnonzero(~flat(at.information, at.point))
+        low, high = (x[free] for x in at.bounds)
+        within = at.information[np.ix_(free, free)], at.slope[free], at.point[free]
+        there, self.gain = newton(*within, (low, high))
+        ends = (there <= low) | (there >= high)
+        self.held[free[ends]] = True
+        for i, end in zip(free[ends], there[ends], strict=True):
+            site, index = place(at.carry, i)
+            self.params[site][index] = end
 
     def _run(self, function: Callable, *inputs: Any) -> Any:
         """A function of the rows, compiled, in float64."""
@@ -259,57 +284,37 @@ class Maximum:
                 stack.enter_context(self.filled.counting())
             return jax.device_get(compiled(function, rows)(rows.leaves, *inputs))
 
-    def _find(self) -> Found:
-        compute = curvature(self.opened, self.how)
-        at: Curvature = self._run(compute, self.params)
-        none = np.zeros(len(at.point), bool)
-        if at.slope is None or not np.isfinite(at.information).all():
-            return Found(at, none, none, *_covariance_of(at, ~none, self.least), 0.0)
-        free = ~flat(at.information, at.point)
-        box = Box(*(x[free] for x in at.bounds))
-        within = at.information[np.ix_(free, free)], at.slope[free], at.point[free]
-        there, gain = newton(*within, box)
-        held = none.copy()
-        held[free] = (there <= box.low) | (there >= box.high)
-        if held.any():
-            ends = np.where(there <= box.low, *box)
-            for i, end in zip(np.flatnonzero(held), ends[held[free]], strict=True):
-                site, index = place(at.carry, i)
-                self.params[site][index] = end
-            at = self._run(compute, self.params)
-            none = flat(at.information, at.point) & ~held
-        return Found(at, held, none, *_covariance_of(at, ~held & ~none, self.least), gain)
-
     @property
     def errors(self) -> dict[str, np.ndarray]:
         """By site; NaN where a parameter is at a bound or not determined."""
-        at, _, idle, covariance = self.found[:4]
         errors = {}
-        for name, slope in at.carry.items():
-            variance = np.einsum("...p,pq,...q->...", slope, covariance, slope)
-            told = (variance > 0) & ~(slope[..., idle] != 0).any(-1)
+        for name, slope in self.at.carry.items():
+            variance = np.einsum("...p,pq,...q->...", slope, self.covariance, slope)
+            told = (variance > 0) & ~(slope[..., self.idle] != 0).any(-1)
             errors[name] = np.sqrt(np.where(told, variance, np.nan))
         return errors
 
+    def climb(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
+        """The log likelihood and its gradient at a vector of parameters."""
+        return self._run(climb(self.opened, self.how), self.params, vector)
+
+    @functools.cached_property
+    def top(self) -> float:
+        """The largest log likelihood, by the last step to it."""
+        return self.climb(self.at.point)[0] + self.gain
+
     def limit(self, ahead: np.ndarray, drop: float) -> float:
         """How large `ahead` times the vector can be until the profile has fallen by `drop`."""
-        at = self.found.at
-        if not hasattr(self, "_top"):
-            self._top = self._climb(at.point)[0] + self.found.gain
-        size = np.diagonal(at.information)
+        size = np.diagonal(self.at.information)
         unit = 1.0 / np.sqrt(np.where(size > 0, size, 1.0))
-        return limit(self._climb, at.point, ahead, self._top - drop, Box(*at.box), unit)
-
-    def _climb(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
-        return self._run(climb(self.opened, self.how), self.params, vector)
+        return limit(self.climb, self.at.point, ahead, self.top - drop, self.at.box, unit)
 
     def bounds(self, most: int) -> list[Bound]:
         """The parameters at a bound, and limits of the first `most` of them."""
-        at, found = self.found.at, []
-        for i in np.flatnonzero(self.found.held):
-            upper = at.point[i] > 0.5 * (at.box[0][i] + at.box[1][i])  # of infinite ones: not
-            side = np.zeros(len(at.point))
-            side[i] = -1.0 if upper else 1.0
+        at, found = self.at, []
+        for i in np.flatnonzero(self.held):
+            upper = at.point[i] > 0.5 * (at.box[0][i] + at.box[1][i])  # where one is infinite too
+            side = np.where(np.arange(len(at.point)) == i, -1.0 if upper else 1.0, 0.0)
             far = side[i] * self.limit(side, DROP) if len(found) < most else np.nan
             found.append(Bound(*place(at.carry, i), float(at.bounds[int(upper)][i]), far))
         return found
@@ -317,11 +322,9 @@ class Maximum:
 
 def place(carry: dict[str, np.ndarray], coordinate: int) -> tuple[str, tuple[int, ...]]:
     """The parameter that is this coordinate of the vector."""
-    for name, slope in carry.items():
-        hits = np.argwhere(slope[..., coordinate] == 1.0)
-        if len(hits):
-            return name, tuple(int(k) for k in hits[0])
-    raise AssertionError("a coordinate with bounds is a parameter")
+    sites = ((x, np.argwhere(np.isclose(of[..., coordinate], 1.0))) for x, of in carry.items())
+    name, hits = next((x, hits) for x, hits in sites if len(hits))
+    return name, tuple(hits[0].tolist())
 
 
 def covariance_of(
@@ -331,43 +334,22 @@ def covariance_of(
 
     Zero for those at a bound.
     """
-    found = Maximum(model, params, args, kwargs, Settings(prior=prior)).found
-    carry = found.at.carry
-    rows = np.concatenate([carry[x].reshape(-1, len(found.covariance)) for x in params])
-    return rows @ found.covariance @ rows.T
+    top = Maximum(model, params, args, kwargs, prior=prior)
+    rows = np.concatenate([top.at.carry[x].reshape(-1, len(top.held)) for x in params])
+    return rows @ top.covariance @ rows.T
 
 
 def many_standard_errors(
-    model: Callable,
-    params: Params,
-    data: Array,
-    *,
-    num_nodes: int | None = None,
-    **kwargs: Any,
+    model: Callable, params: Params, data: Array, *, num_nodes: int | None = None, **kwargs: Any
 ) -> Params:
-    """`standard_errors` for many data sets of one shape, in one compiled call.
-
-    Where the data do not determine all parameters, all errors of the set are NaN; parameters are
-    not looked for at bounds.
+    """`standard_errors` for many data sets of one shape, without warnings.
 
     :param params: (num_sets, ...) by site; data: (num_sets, num_data, num_features).
     """
-    with jax.enable_x64(True):
-        opened = open_surface(model, (data[0],), kwargs)
-        compute, bare = curvature(opened, Settings(num_nodes)), opened.rows._replace(leaves=())
-
-        def one(params: Params, table: Array) -> Any:
-            return compute(bare._replace(leaves=(table,)), params)
-
-        every = jax.device_get(remembered(jax.vmap(one))(_wide(params), data))
-    sets = [jax.tree.map(lambda x, i=i: x[i], every) for i in range(len(data))]
-    found = [_covariance_of(at, np.full(len(at.point), True), _least(params))[0] for at in sets]
-    return {
-        name: jnp.asarray(
-            [np.sqrt(np.einsum("...p,pq,...q->...", at.carry[name], c, at.carry[name]))
-             for at, c in zip(sets, found, strict=True)]
-        ) for name in params
-    }  # fmt: skip
+    each = [{x: np.asarray(v)[i] for x, v in params.items()} for i in range(len(data))]
+    pairs = zip(each, np.asarray(data), strict=True)
+    errors = [Maximum(model, one, (x,), kwargs, num_nodes).errors for one, x in pairs]
+    return {name: jnp.asarray(np.stack([x[name] for x in errors])) for name in params}
 
 
 def _wide(params: Params) -> dict[str, np.ndarray]:
@@ -379,31 +361,16 @@ def _least(params: Params) -> float:
     return max([LEAST_CURVATURE, *(100.0 * float(np.finfo(kind).eps) for kind in kinds)])
 
 
-def _covariance_of(at: Curvature, free: np.ndarray, least: float) -> tuple[np.ndarray, int]:
-    """The covariance of the free coordinates, zero for the others, and how many directions of
-    theirs are not determined: all is NaN then."""
-    both = np.ix_(free, free)
-    matrix = np.asarray(at.information, np.float64)[both]
-    normal = None if at.normal is None else at.normal[:, free]
-    inner, lost = _covariance(0.5 * (matrix + matrix.T), normal, least)
-    if at.outer is not None:
-        inner = inner @ at.outer[both] @ inner
-    covariance = np.zeros(at.information.shape)
-    covariance[both] = inner
-    return covariance, lost
-
-
-def _covariance(
-    matrix: np.ndarray, normal: np.ndarray | None, least: float
-) -> tuple[np.ndarray, int]:
-    """The inverse information on the surface of canonical parameters, NaN where it is not definite.
+def _covariance(at: Curvature, free: np.ndarray, least: float) -> tuple[np.ndarray, int]:
+    """The inverse information of the free coordinates on the surface of canonical parameters, zero
+    for the others; NaN where it is not definite.
 
     :return: (p, p), and the number of directions that are not determined.
     """
-    span = np.eye(len(matrix))
-    if normal is not None:
-        span = np.linalg.svd(normal, full_matrices=True)[2][len(normal) :].T
-    within = span.T @ matrix @ span
+    span = np.eye(len(free))[:, free]
+    if at.normal is not None:
+        span = span @ np.linalg.svd(at.normal[:, free])[2][len(at.normal) :].T
+    within = span.T @ (0.5 * (at.information + at.information.T)) @ span
     if not np.isfinite(within).all():
         within = -np.eye(len(within))
     # In units of each direction's own curvature: a column of large numbers is not ill-conditioned.
@@ -413,4 +380,5 @@ def _covariance(
     lost = int((values <= least * values[-1:].clip(0.0)).sum())
     roots = np.sqrt(np.full_like(values, np.nan) if lost else values)
     half = span @ (scale[:, None] * vectors / roots)
-    return half @ half.T, lost
+    covariance = half @ half.T
+    return covariance if at.outer is None else covariance @ at.outer @ covariance, lost

@@ -82,13 +82,13 @@ class Paths(NamedTuple):
     """A chain and its program, in place of a reader of rows."""
 
     model: Callable
-    chain: Chain
+    anatomy: Chain
 
     def evidence(self, params: Params, arguments: Arguments) -> Array:
         """log p of each sequence, with its part of what depends on no path."""
-        value = sums.evidence(*self.chain.factors(self.model, params, arguments))
-        other = log_density_of(self.model, self.chain.other, params, arguments)
-        return value + other / self.chain.num_sequences
+        value = sums.evidence(*self.anatomy.factors(self.model, params, arguments))
+        other = log_density_of(self.model, self.anatomy.other, params, arguments)
+        return value + other / self.anatomy.num_sequences
 
 
 class Shares(NamedTuple):
@@ -112,13 +112,12 @@ class Shares(NamedTuple):
 def open_surface(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Opened:
     """A program on its data: its factors are integrated out, or its states summed."""
     reader: Any
-    nothing = None, None
     try:
         anatomy = inspect(model, args, kwargs)
     except ChainError:
         leaves, tree = jax.tree.flatten((args, kwargs))
         reader = Paths(model, open_chain(model, args, kwargs))
-        return Opened(reader, Rows((), tuple(leaves), tree, 0), *nothing)
+        return Opened(reader, Rows((), tuple(leaves), tree, 0), None, None)
     anatomy.check_rows_are_all()
     if not anatomy.latents or any(x.num_values is None for x in anatomy.latents):
         return open_columns(model, args, kwargs, None, mixed=True)
@@ -128,7 +127,7 @@ def open_surface(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Opened
             "estimated, and its second derivatives are not"
         )
     reader, rows = open_program(model, args, kwargs)
-    return Opened(reader, rows, *nothing)
+    return Opened(reader, rows, None, None)
 
 
 def curvature(opened: Opened, how: Settings) -> Callable[[Rows, Params], Curvature]:
@@ -140,15 +139,12 @@ def curvature(opened: Opened, how: Settings) -> Callable[[Rows, Params], Curvatu
         space = _space(here, params)
         params, point = space.build(space.point), space.point
         information, slope, outer = _derivatives(here, rule, size, space, params, how.sandwich)
-        carry = jax.jacobian(space.build)(point)
         if how.prior:
             log_prior = lambda v: _log_prior(here, space.build(v))  # noqa: E731
             information = information - jax.hessian(log_prior)(point)
             slope = None if slope is None else slope + jax.grad(log_prior)(point)
-        normal = _normal(here, space)
-        return Curvature(
-            information, slope, outer, carry, normal, point, space.bounds, space.box
-        )  # fmt: skip
+        carry, normal = jax.jacobian(space.build)(point), _normal(here, space)
+        return Curvature(information, slope, outer, carry, normal, *space[:3])
 
     return compute
 
@@ -175,9 +171,10 @@ def climb(opened: Opened, how: Settings) -> Callable[[Rows, Params, Array], tupl
 
 
 def _space(opened: Opened, params: Params) -> Space:
-    names, arguments = _about(opened)
+    reader, arguments = opened.reader, _few(opened.rows)
+    params = {name: params[name] for name in reader.anatomy.parameters}
     maps, low, high, bounded = Maps(), {}, {}, False
-    for name, support in supports_of(opened.reader.model, names, params, arguments).items():
+    for name, support in supports_of(reader.model, list(params), params, arguments).items():
         each = constraints.real if support is None else each_value(support)
         maps[name], bounds = (lambda x: x), None
         if each is constraints.simplex:
@@ -190,24 +187,20 @@ def _space(opened: Opened, params: Params) -> Space:
         ends = bounds or (-jnp.inf, jnp.inf)
         low[name], high[name] = (jnp.broadcast_to(jnp.asarray(x, float), free.shape) for x in ends)
         bounded |= bounds is not None
-    own = {name: params[name] for name in names}
-    space, least, most = chart(own, maps), ravel_pytree(low)[0], ravel_pytree(high)[0]
+    space, least, most = chart(params, maps), ravel_pytree(low)[0], ravel_pytree(high)[0]
     gap = INSIDE * jnp.where(jnp.isfinite(most - least), most - least, 1.0)
     box = least + gap, most - gap
-    return Space(jnp.clip(space.flatten(own), *box), (least, most), box, space.build, bounded)
-
-
-def _about(opened: Opened) -> tuple[tuple[str, ...], Arguments]:
-    """The parameters of the program, and arguments that say all of their priors."""
-    reader, rows = opened.reader, opened.rows
-    if isinstance(reader, Paths):
-        return reader.chain.parameters, rows.join(())
-    return tuple(reader.anatomy.parameters), rows.slice(0, 1)
+    return Space(jnp.clip(space.flatten(params), *box), (least, most), box, space.build, bounded)
 
 
 def _log_prior(opened: Opened, params: Params) -> Array:
-    names, arguments = _about(opened)
-    return log_density_of(opened.reader.model, names, params, arguments)
+    names = opened.reader.anatomy.parameters
+    return log_density_of(opened.reader.model, names, params, _few(opened.rows))
+
+
+def _few(rows: Rows) -> Arguments:
+    """Arguments that say all of the priors: a single row, or the whole of a chain."""
+    return rows.slice(0, 1) if rows.num_data else rows.join(())
 
 
 def _plan(opened: Opened, how: Settings) -> tuple[Rule | str | None, int]:
@@ -256,7 +249,7 @@ def _over_rows(
     if isinstance(reader, Paths):
         arguments = rows.join(())
         evidence = lambda new: reader.evidence(new, arguments)  # noqa: E731
-        return part(evidence, jnp.ones(reader.chain.num_sequences))
+        return part(evidence, jnp.ones(reader.anatomy.num_sequences))
     local: Any = reader.at(size)
 
     def summed(arguments: Arguments, fresh: Array) -> Any:
@@ -289,29 +282,24 @@ def _derivatives(
 ) -> tuple[Array, Array | None, Array | None]:
     """Minus the Hessian of the log likelihood of all rows; its gradient where a parameter has a
     bound; on request the outer products of the scores of rows, as they are weighted."""
-    point, quick = space.point, _bits(opened) and opened.known is not None
-    every = jnp.eye(len(point))
+    point, every = space.point, jnp.eye(len(space.point))
+    quick = _bits(opened) and opened.known is not None
 
-    def part(evidence: Callable[[Params], Array], weight: Array) -> tuple:
+    def part(evidence: Callable[[Params], Array], weight: Array) -> list:
         each = lambda v: evidence(space.build(v))  # noqa: E731
-        total = jax.grad(lambda v: jnp.sum(weight * each(v)))
-        slope, bend = jax.linearize(total, point)
-        scores = None
+        slope, bend = jax.linearize(jax.grad(lambda v: jnp.sum(weight * each(v))), point)
+        found = [None if quick else -lax.map(bend, every), slope if space.bounded else None, None]
         if sandwich:
             scores = lax.map(jax.linearize(each, point)[1], every) * weight
-        return (
-            None if quick else -lax.map(bend, every),
-            slope if space.bounded else None,
-            None if scores is None else scores @ scores.T,
-        )
+            found[2] = scores @ scores.T
+        return found
 
+    found: list = [None] * 3
     if not quick or sandwich or space.bounded:
-        information, slope, outer = _over_rows(opened, rule, size, params, part)
-    else:
-        slope = outer = None
+        found = _over_rows(opened, rule, size, params, part)
     if quick:
-        information = _of_bits(opened, rule, size, space, params)
-    return information, slope, outer
+        found[0] = _of_bits(opened, rule, size, space, params)
+    return found[0], found[1], found[2]
 
 
 def _of_bits(opened: Opened, rule: Rule, size: int, space: Space, params: Params) -> Array:

@@ -125,14 +125,12 @@ def bound_lines(
 
     told = []
     for each in bounds[:MOST_LIMITS]:
-        size, shape = np.size(params[each.site]), np.shape(params[each.site])
-        number = int(np.ravel_multi_index(each.index, shape)) if shape else 0
-        of = ""
+        shape, label, index, of = np.shape(params[each.site]), each.site, each.index, ""
         if shape[-1:] == (len(columns),):
-            size, (number, column) = size // len(columns), divmod(number, len(columns))
-            of = f" of {columns[column]}"
-        label = each.site if size == 1 else f"{each.site}[{number + 1}]"
-        told.append(f"{label}{of} = {each.value:.4g}{each.limit_words}")
+            index, of = index[:-1], f" of {columns[index[-1]]}"
+        if math.prod(shape[: len(index)]) > 1:
+            label += f"[{np.ravel_multi_index(index, shape[: len(index)]) + 1}]"
+        told.append(str(each._replace(site=label + of, index=())))
     listed = ", ".join(told) + (", …" if len(bounds) > len(told) else "")
     return [f"at bounds {listed}: no se but a limit, one-sided, of 95 %"] if told else []
 

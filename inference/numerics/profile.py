@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import lsq_linear, minimize
@@ -23,13 +22,8 @@ FAR = 1e5
 """Units from the start at which a limit that was not met is taken for none."""
 FLAT = 1e-6
 """Information on a coordinate, in units of its own size, below which there is none."""
-
-
-class Box(NamedTuple):
-    """Bounds of a vector, each minus or plus infinity where there is none."""
-
-    low: np.ndarray  # (p,)
-    high: np.ndarray  # (p,)
+Box = tuple[np.ndarray, np.ndarray]
+"""Bounds of a vector, (p,) each: minus and plus infinity where there are none."""
 
 
 def flat(information: np.ndarray, point: np.ndarray) -> np.ndarray:
@@ -45,7 +39,7 @@ def newton(
     It is the maximum of the quadratic form in the box. In directions that the information does not
     determine it does not go far.
 
-    >>> box = Box(np.zeros(2), np.full(2, np.inf))
+    >>> box = np.zeros(2), np.full(2, np.inf)
     >>> newton(np.eye(2), np.array([-3.0, 0.5]), np.array([0.1, 0.1]), box)[0].tolist()
     [0.0, 0.6]
     """
@@ -53,13 +47,12 @@ def newton(
     unit = 1.0 / np.sqrt(np.where(size > 0, size, 1.0))
     values, vectors = np.linalg.eigh(information * unit * unit[:, None])
     root = np.sqrt(np.where(values > 1e-8, values, 1.0))
-    away = (box.low - point) / unit, (box.high - point) / unit
-    least, most = np.minimum(away[0], -1e-12), np.maximum(away[1], 1e-12)
+    least, most = ((x - point) / unit for x in box)
+    least, most = np.minimum(least, -1e-12), np.maximum(most, 1e-12)
     wanted = (vectors.T @ (unit * slope)) / root
     found = lsq_linear(root[:, None] * vectors.T, wanted, (least, most), method="bvls")
-    there = np.where(found.active_mask < 0, box.low, point + unit * found.x)
-    gain = 0.5 * (wanted @ wanted) - found.cost
-    return np.where(found.active_mask > 0, box.high, there), float(gain)
+    there = np.select([found.active_mask < 0, found.active_mask > 0], box, point + unit * found.x)
+    return there, float(0.5 * (wanted @ wanted) - found.cost)
 
 
 def limit(
@@ -77,7 +70,7 @@ def limit(
 
     >>> hill = lambda x: (-0.5 * (x[0] - x[1]) ** 2 - 0.5 * x[1] ** 2, np.array([x[1] - x[0],
     ...     x[0] - 2 * x[1]]))  # of variance 2 in its first coordinate
-    >>> box = Box(np.full(2, -np.inf), np.full(2, np.inf))
+    >>> box = np.full(2, -np.inf), np.full(2, np.inf)
     >>> round(limit(hill, np.zeros(2), np.array([1.0, 0.0]), -1.0, box, np.ones(2)), 3)
     2.0
     """
@@ -88,14 +81,13 @@ def limit(
         "fun": lambda u: known(u.tobytes())[0] - target,
         "jac": lambda u: known(u.tobytes())[1] * unit,
     }
+    bounds = np.clip((np.stack(box, 1) - start[:, None]) / unit[:, None], -FAR, FAR)
     found = minimize(
         lambda u: down @ u, np.zeros(len(start)), jac=lambda _: down, method="SLSQP",
-        bounds=np.clip(np.stack([box.low - start, box.high - start], 1) / unit[:, None], -FAR, FAR),
-        constraints=[above], options={"maxiter": 200, "ftol": 1e-6},
+        bounds=bounds, constraints=[above], options={"maxiter": 200, "ftol": 1e-6},
     )  # fmt: skip
     if -found.fun > 0.9 * FAR * np.abs(down).max():
         return float("inf")
     rest = known(found.x.tobytes())[0] - target
-    if abs(rest) < CLOSE or (rest > 0 and found.success):  # or the box ends first
-        return float(ahead @ start - found.fun)
-    return float("nan")
+    near = abs(rest) < CLOSE or (rest > 0 and found.success)  # or the box ends first
+    return float(ahead @ start - found.fun) if near else float("nan")

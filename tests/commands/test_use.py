@@ -146,6 +146,10 @@ def test_errors_are_printed_beside_converged_maxima_of_the_likelihood(monkeypatc
     assert lines[items + 1].split()[:4] == ["a", "1", "0.1", "-4"]  # then its error, its loading
     assert any(line.startswith("AIC") and "(6 free parameters)" in line for line in lines)
     assert ["a", "1", "4"] in [line.split() for line in report(stop=Stop.STEPS)]
+    # All steps were done, and for the last of them the likelihood has not risen.
+    still = report(stop=Stop.STEPS, losses=np.append(np.linspace(9.0, 8.0, 30), np.full(30, 8.0)))
+    assert any(line.startswith("converged yes") for line in still)
+    assert "errors    from the observed information" in still
 
 
 def said_of_draws(monkeypatch, capsys, folder, method, draws, model, size):
