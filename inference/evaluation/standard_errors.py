@@ -48,7 +48,7 @@ class Bound(NamedTuple):
     """A parameter whose most likely value is its bound."""
 
     site: str
-    index: tuple[int, ...]
+    place: tuple[int, ...]
     value: float  # the bound
     limit: float  # one-sided, of 95 %: where the profile has fallen by 1.353; NaN: not computed
 
@@ -57,7 +57,7 @@ class Bound(NamedTuple):
         >>> str(Bound("probs", (0, 3), 0.0, 0.125)), str(Bound("leak", (), 0.0, float("nan")))
         ('probs[0, 3] = 0 (below 0.12)', 'leak = 0')
         """
-        where = f"[{', '.join(map(str, self.index))}]" if self.index else ""
+        where = f"[{', '.join(map(str, self.place))}]" if self.place else ""
         side = "below" if self.limit > self.value else "above"
         limit = "" if np.isnan(self.limit) else f" ({side} {self.limit:.2g})"
         return f"{self.site}{where} = {self.value:.4g}{limit}"
@@ -106,14 +106,14 @@ def standard_errors(
     .. math:: \mathrm{cov} = Z (Z^T I Z)^{-1} Z^T, \qquad Z \text{ spans the null space of }
               \partial\,\mathrm{offdiag}(W W^T) / \partial\theta .
 
-    Derivatives are taken in the parameters' own units, those of a simplex in all its entries but the
-    largest. Parameters with other constraints have the covariance of the unconstrained ones,
+    Derivatives are taken in the parameters' own units, those of a simplex in all its entries but
+    the largest. Parameters with other constraints have the covariance of the unconstrained ones,
     carried over by the whole Jacobian of the transform (delta method).
 
     **Bounds.** Where the most likely value of a parameter is its bound (a weight or a probability
     of 0), its error is NaN, those of the others are computed with it fixed, and one `BoundWarning`
-    names it with a limit: where the profile log likelihood, all other parameters maximised anew, has
-    fallen by 1.353 (one-sided, of 95 %). `confidence_intervals` gives intervals of all parameters,
+    names it with a limit: where the profile log likelihood, all other parameters maximised anew,
+    has fallen by 1.353 (one-sided, of 95 %). `confidence_intervals` gives those of all parameters,
     which near a bound hold where an estimate ± 1.96 errors does not. Of what the data then say
     nothing, as the probabilities of a class without members, the errors are NaN too.
 
@@ -273,7 +273,7 @@ class Maximum:
         ends = (there <= low) | (there >= high)
         self.held[free[ends]] = True
         for i, end in zip(free[ends], there[ends], strict=True):
-            site, index = place(at.carry, i)
+            site, index = parameter_at(at.carry, int(i))
             self.params[site][index] = end
 
     def _run(self, function: Callable, *inputs: Any) -> Any:
@@ -311,16 +311,18 @@ class Maximum:
 
     def bounds(self, most: int) -> list[Bound]:
         """The parameters at a bound, and limits of the first `most` of them."""
-        at, found = self.at, []
+        at, found = self.at, list[Bound]()
         for i in np.flatnonzero(self.held):
             upper = at.point[i] > 0.5 * (at.box[0][i] + at.box[1][i])  # where one is infinite too
             side = np.where(np.arange(len(at.point)) == i, -1.0 if upper else 1.0, 0.0)
             far = side[i] * self.limit(side, DROP) if len(found) < most else np.nan
-            found.append(Bound(*place(at.carry, i), float(at.bounds[int(upper)][i]), far))
+            found.append(
+                Bound(*parameter_at(at.carry, int(i)), float(at.bounds[int(upper)][i]), far)
+            )
         return found
 
 
-def place(carry: dict[str, np.ndarray], coordinate: int) -> tuple[str, tuple[int, ...]]:
+def parameter_at(carry: dict[str, np.ndarray], coordinate: int) -> tuple[str, tuple[int, ...]]:
     """The parameter that is this coordinate of the vector."""
     sites = ((x, np.argwhere(np.isclose(of[..., coordinate], 1.0))) for x, of in carry.items())
     name, hits = next((x, hits) for x, hits in sites if len(hits))

@@ -125,12 +125,12 @@ def bound_lines(
 
     told = []
     for each in bounds[:MOST_LIMITS]:
-        shape, label, index, of = np.shape(params[each.site]), each.site, each.index, ""
+        shape, label, index, of = np.shape(params[each.site]), each.site, each.place, ""
         if shape[-1:] == (len(columns),):
             index, of = index[:-1], f" of {columns[index[-1]]}"
         if math.prod(shape[: len(index)]) > 1:
             label += f"[{np.ravel_multi_index(index, shape[: len(index)]) + 1}]"
-        told.append(str(each._replace(site=label + of, index=())))
+        told.append(str(each._replace(site=label + of, place=())))
     listed = ", ".join(told) + (", …" if len(bounds) > len(told) else "")
     return [f"at bounds {listed}: no se but a limit, one-sided, of 95 %"] if told else []
 

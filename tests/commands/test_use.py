@@ -112,7 +112,7 @@ def test_fit_prints_what_it_estimated(fitted):
     np.testing.assert_allclose(error, wanted["probs"][:, 3], rtol=0.05)  # two digits are printed
     (line,) = (x for x in lines if x.startswith("at bounds"))
     for bound in heard[0].message.bounds:
-        k, column = bound.index
+        k, column = bound.place
         assert f"probs[{k + 1}] of q{column} = {bound.value:.0f} (" in line
         assert said[f"q{column}"][2 * k + 1] == "—"
     np.testing.assert_allclose(float(said["mixing[2]"][0]), params["mixing"][1], rtol=5e-3)
