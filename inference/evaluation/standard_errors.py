@@ -32,6 +32,8 @@ a hundred times their relative error."""
 
 MOST_LIMITS = 12
 """Parameters at a bound whose limits a warning states: each takes some thirty gradients."""
+MOST_ROUNDS = 5
+"""Newton's steps after which parameters are no longer looked for at bounds."""
 DROP = 0.5 * float(chi2.ppf(0.9, 1))
 """By which the profile log likelihood has fallen at a one-sided limit of 95 %: 1.353."""
 
@@ -235,7 +237,10 @@ def undetermined_words(lost: int) -> str:
 class Maximum:
     """A maximum of the likelihood of a program on its data.
 
-    :ivar at: the log likelihood there; parameters at a bound are exactly at it.
+    Parameters on their way to a bound are put there, and others that have one moved to where the
+    likelihood is then largest, to second order.
+
+    :ivar at: the log likelihood there.
     :ivar held: (p,), which parameters are at a bound.
     :ivar idle: (p,), of which the data say nothing while those are.
     :ivar covariance: (p, p), of the others, and zero for these.
@@ -253,28 +258,32 @@ class Maximum:
             self.opened = open_surface(model, args, kwargs)
         compute = curvature(self.opened, self.how)
         self.at: Curvature = self._run(compute, self.params)
-        self.held, self.idle = (np.zeros(len(self.at.point), bool) for _ in range(2))
-        self.gain = 0.0
-        if self.at.slope is not None and np.isfinite(self.at.information).all():
-            self._hold()
-        if self.held.any():
+        self.held, self.gain = np.zeros(len(self.at.point), bool), 0.0
+        for _ in range(MOST_ROUNDS):
+            if not self._hold():
+                break
             self.at = self._run(compute, self.params)
-            self.idle = flat(self.at.information, self.at.point) & ~self.held
+        self.idle = flat(self.at.information, self.at.point) & ~self.held & self.held.any()
         free = ~self.held & ~self.idle
         self.covariance, self.lost = _covariance(self.at, free, _least(params))
 
-    def _hold(self) -> None:
-        """Put the parameters at their bounds that Newton's step would take there."""
+    def _hold(self) -> bool:
+        """Put more parameters at the bounds where Newton's step takes them, if there are such; then
+        others that have bounds go with that step as well."""
         at = self.at
-        free = np.flatnonzero(~flat(at.information, at.point))
+        if at.slope is None or not np.isfinite(at.information).all():
+            return False
+        free = np.flatnonzero(~flat(at.information, at.point) & ~self.held)
         low, high = (x[free] for x in at.bounds)
         within = at.information[np.ix_(free, free)], at.slope[free], at.point[free]
         there, self.gain = newton(*within, (low, high))
         ends = (there <= low) | (there >= high)
         self.held[free[ends]] = True
-        for i, end in zip(free[ends], there[ends], strict=True):
-            site, index = parameter_at(at.carry, int(i))
-            self.params[site][index] = end
+        moved = (np.isfinite(low) | np.isfinite(high)) & ends.any()
+        for i, value in zip(free[moved], there[moved], strict=True):
+            site, place = parameter_at(at.carry, int(i))
+            self.params[site][place] = value
+        return bool(ends.any())
 
     def _run(self, function: Callable, *inputs: Any) -> Any:
         """A function of the rows, compiled, in float64."""

@@ -36,8 +36,8 @@ def newton(
 ) -> tuple[np.ndarray, float]:
     """Where Newton's step ends that stays within the bounds, and what it is to gain.
 
-    It is the maximum of the quadratic form in the box. In directions that the information does not
-    determine it does not go far.
+    It is the maximum of the quadratic form in the box. Where the form has none, which may be so
+    until a bound is reached, it goes up as far as it would go to one of the same curvature.
 
     >>> box = np.zeros(2), np.full(2, np.inf)
     >>> newton(np.eye(2), np.array([-3.0, 0.5]), np.array([0.1, 0.1]), box)[0].tolist()
@@ -46,7 +46,7 @@ def newton(
     size = np.abs(np.diagonal(information))
     unit = 1.0 / np.sqrt(np.where(size > 0, size, 1.0))
     values, vectors = np.linalg.eigh(information * unit * unit[:, None])
-    root = np.sqrt(np.where(values > 1e-8, values, 1.0))
+    root = np.sqrt(np.maximum(np.abs(values), 1e-4))
     least, most = ((x - point) / unit for x in box)
     least, most = np.minimum(least, -1e-12), np.maximum(most, 1e-12)
     wanted = (vectors.T @ (unit * slope)) / root
