@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -307,16 +306,12 @@ class Maximum:
         """The log likelihood and its gradient at a vector of parameters."""
         return self._run(climb(self.opened, self.how), self.params, vector)
 
-    @functools.cached_property
-    def top(self) -> float:
-        """The largest log likelihood, by the last step to it."""
-        return self.climb(self.at.point)[0] + self.gain
-
     def limit(self, ahead: np.ndarray, drop: float) -> float:
         """How large `ahead` times the vector can be until the profile has fallen by `drop`."""
         size = np.diagonal(self.at.information)
         unit = 1.0 / np.sqrt(np.where(size > 0, size, 1.0))
-        return limit(self.climb, self.at.point, ahead, self.top - drop, self.at.box, unit)
+        drop = drop - self.gain  # the point may be below the maximum
+        return limit(self.climb, self.at.point, ahead, drop, self.at.box, unit)
 
     def bounds(self, most: int) -> list[Bound]:
         """The parameters at a bound, and limits of the first `most` of them."""

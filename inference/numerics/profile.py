@@ -56,14 +56,14 @@ def newton(
 
 
 def limit(
-    climb: Climb, start: np.ndarray, ahead: np.ndarray, target: float, box: Box, unit: np.ndarray
+    climb: Climb, start: np.ndarray, ahead: np.ndarray, drop: float, box: Box, unit: np.ndarray
 ) -> float:  # fmt: skip
-    """How large a·x can be until the profile of the log likelihood is down at `target`.
+    """How large a·x can be until the profile of the log likelihood has fallen by `drop`.
 
     It is the largest value at any point of the box whose log likelihood is no less: sequential
     quadratic programming (Kraft 1988) finds it without the profile in between.
 
-    :param start: (p,), in the box, with a log likelihood above the target.
+    :param start: (p,), in the box, from whose log likelihood it falls.
     :param ahead: (p,), a: of a single coordinate, one there; minus one for its smallest value.
     :param unit: (p,), by which each coordinate changes the log likelihood by about one.
     :return: the value of a·x; infinite where there is no limit, NaN where it was not found.
@@ -71,11 +71,11 @@ def limit(
     >>> hill = lambda x: (-0.5 * (x[0] - x[1]) ** 2 - 0.5 * x[1] ** 2, np.array([x[1] - x[0],
     ...     x[0] - 2 * x[1]]))  # of variance 2 in its first coordinate
     >>> box = np.full(2, -np.inf), np.full(2, np.inf)
-    >>> round(limit(hill, np.zeros(2), np.array([1.0, 0.0]), -1.0, box, np.ones(2)), 3)
+    >>> round(limit(hill, np.zeros(2), np.array([1.0, 0.0]), 1.0, box, np.ones(2)), 3)
     2.0
     """
     known = lru_cache(4)(lambda key: climb(start + unit * np.frombuffer(key)))
-    down = -ahead * unit
+    down, target = -ahead * unit, known(np.zeros(len(start)).tobytes())[0] - drop
     above = {
         "type": "ineq",
         "fun": lambda u: known(u.tobytes())[0] - target,
