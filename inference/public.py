@@ -11,7 +11,12 @@ from .compiling import cache_compilations
 from .evaluation.evidence import Evidence, Likelihood, likelihood, log_likelihood
 from .evaluation.measures import Measure, measure
 from .evaluation.prediction import complete, log_conditional, most_probable_state
-from .evaluation.standard_errors import UndeterminedWarning, standard_errors
+from .evaluation.standard_errors import (
+    BoundWarning,
+    UndeterminedWarning,
+    confidence_intervals,
+    standard_errors,
+)
 from .evaluation.symmetry import align
 from .evaluation.validation import keep_best
 from .methods.continuous.bound import BoundEM
@@ -59,6 +64,7 @@ BinaryGibbs = LatentGibbs
 
 if TYPE_CHECKING:
     from .files.arviz import latent_groups
+    from .files.predictive import to_arviz
     from .items.estimators import (
         ClippedGaussian,
         CombinationMachine,
@@ -75,6 +81,7 @@ __all__ = [
     "Anatomy",
     "AtMost",
     "BoundEM",
+    "BoundWarning",
     "CheckpointError",
     "ClippedGaussian",
     "CombinationMachine",
@@ -120,6 +127,7 @@ __all__ = [
     "cache_compilations",
     "canonical",
     "complete",
+    "confidence_intervals",
     "contest",
     "count_cells",
     "draw_hidden",
@@ -151,6 +159,7 @@ __all__ = [
     "reproduce",
     "standard_errors",
     "states",
+    "to_arviz",
     "truncated",
     "universal_machine",
     "up_to",
@@ -159,8 +168,9 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        from .files import arviz
+        from .files import arviz, predictive
         from .items import estimators
 
-        return getattr(arviz if name == "latent_groups" else estimators, name)
+        places = {"latent_groups": arviz, "to_arviz": predictive}
+        return getattr(places.get(name, estimators), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

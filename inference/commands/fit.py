@@ -56,6 +56,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("--budget", type=float, metavar="SECONDS", help="most seconds to run")
     words = "rotation of the loadings of several factors, and of their scores"
     option("--rotation", choices=ROTATIONS, default="none", help=words)
+    words = (
+        "draw the posterior of the parameters about the fit; `complete`, `score` average over it"
+    )
+    option("--posterior", action="store_true", help=words)
     add(parser, {"method": METHOD, "seed": SEED})
 
 
@@ -96,6 +100,11 @@ def fit_table(given: Given, namespace: argparse.Namespace, hidden: np.ndarray | 
         name=given.name, method=namespace.method, settings=settings,
     )  # fmt: skip
     contender, settings = choice.method, choice.settings
+    if namespace.posterior and (contender.kind != "point" or namespace.rotation != "none"):
+        raise InputError(
+            f"--posterior: wanted a point estimate without --rotation, and {contender.name} "
+            f"{'draws by itself' if contender.kind != 'point' else 'would be rotated'}"
+        )
     if namespace.rotation != "none" and contender.kind != "point":
         raise InputError(
             f"--rotation {namespace.rotation}: {contender.name} draws, and a point estimate alone "
@@ -114,6 +123,9 @@ def fit_table(given: Given, namespace: argparse.Namespace, hidden: np.ndarray | 
     if "posterior" in groups:  # print the draws that the file holds, brought together
         params = {x: groups["posterior"][x].values for x in params}
     lines, tables = report(given, contender.name, contender, params, facts, settings, namespace)
+    if namespace.posterior and contender.kind == "point":
+        more, shown = _posterior(given, params, namespace)
+        groups, lines = groups | more, [*lines, *shown]
     lines += [] if hidden is None else held_out(given, params, hidden)
     return Fit(given, choice, facts, groups, lines, tables)
 
@@ -266,6 +278,32 @@ def _checks(kind: str, draws: Any, program: Any, arguments: Arguments) -> dict[s
         "kind": kind, "status": Status.of(draws.stop).value, "num_scored": math.prod(shape),
         **diagnosis(kind, draws, program, arguments, num_rows),
     }  # fmt: skip
+
+
+def _posterior(
+    given: Given, params: dict[str, np.ndarray], namespace: argparse.Namespace
+) -> tuple[Any, list[str]]:
+    """Groups of draws about a point estimate, and what is said of them."""
+    from ..files.predictive import draws_groups
+    from ..items.estimates import parameter_lines
+    from ..posterior.draws import posterior_draws
+
+    point = {x: np.asarray(v)[0, 0] for x, v in params.items()}
+    with stage("posterior"), blame(given.name, "has no posterior about its fit"):
+        found = posterior_draws(
+            given.program, point, given.table.values, rng_key=random.key(namespace.seed),
+            budget=namespace.budget, **given.kwargs,
+        )  # fmt: skip
+    arguments = (given.table.values,), given.kwargs
+    groups = draws_groups(given.program, found, arguments, given.table.columns)
+    draws = groups["posterior"]
+    mean, deviation = ({x: f(draws[x].values, (0, 1)) for x in point} for f in (np.mean, np.std))
+    lines = [f"posterior {found}", *(f"          {note}" for note in found.notes)]
+    if math.isfinite(found.log_evidence):
+        error = f" ± {found.evidence_error:.2g}"
+        lines.append(f"evidence  {found.log_evidence:.2f}{error} (log, all equal modes)")
+    said = parameter_lines(mean, deviation, given.table.columns, given.table.levels, "sd")
+    return groups, [*lines, "", "posterior mean, and standard deviation as sd", *said, ""]
 
 
 def _several(engine: Any, namespace: argparse.Namespace) -> Any:

@@ -107,7 +107,9 @@ def report(
         with stage("items"):
             study = _items(given, name, point, errors, prior, namespace)
     lines += study.lines + sharp_items(study.items, columns) if study is not None else []
-    lines.append("holds     a point estimate, no draws: arviz.summary and arviz.loo want NUTS")
+    if not namespace.posterior:
+        lines.append("holds     a point estimate, no draws: arviz.summary and arviz.loo want "
+                     "--posterior")  # fmt: skip
     said = parameter_lines(point, errors, columns, given.table.levels)
     tables: dict[str, Written] = {}
     if study is not None:

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 from scipy.stats import chi2
 
 from ..methods.continuous.opening import open_columns
@@ -343,19 +342,6 @@ def covariance_of(
     top = Maximum(model, params, args, kwargs, prior=prior)
     rows = np.concatenate([top.at.carry[x].reshape(-1, len(top.held)) for x in params])
     return rows @ top.covariance @ rows.T
-
-
-def many_standard_errors(
-    model: Callable, params: Params, data: Array, *, num_nodes: int | None = None, **kwargs: Any
-) -> Params:
-    """`standard_errors` for many data sets of one shape, without warnings.
-
-    :param params: (num_sets, ...) by site; data: (num_sets, num_data, num_features).
-    """
-    each = [{x: np.asarray(v)[i] for x, v in params.items()} for i in range(len(data))]
-    pairs = zip(each, np.asarray(data), strict=True)
-    errors = [Maximum(model, one, (x,), kwargs, num_nodes).errors for one, x in pairs]
-    return {name: jnp.asarray(np.stack([x[name] for x in errors])) for name in params}
 
 
 def _wide(params: Params) -> dict[str, np.ndarray]:

@@ -18,11 +18,14 @@ from jax import lax, random
 from numpyro import handlers
 
 from ..compiling import remembered
+from ..evaluation.evidence import likelihood
+from ..posterior.draws import PosteriorDraws
 from ..reading.anatomy import inspect
 from ..reading.log_joint import prior_draw
 from ..rows.devices import one_device
 from ..types import Arguments
-from .arviz import Groups, dataset
+from .arviz import Groups, container, dataset, posterior_groups
+from .cards import dims_of
 
 MOST_CELLS, MOST_KEPT = 50_000_000, 4_000_000
 """Cells of all replicates that are made, and that are kept whole."""
@@ -107,6 +110,56 @@ def predictive_groups(
     replicates = group(made, (shape[0], len(draws)), columns=columns, dims=STATISTICS)
     groups["posterior_predictive"] = replicates.assign_coords(draw=draws)
     return groups
+
+
+def draws_groups(
+    model: Callable, posterior: PosteriorDraws, arguments: Arguments, columns: Any = None
+) -> Groups:
+    """All groups of draws about a fit, with the marginal log likelihood of each row.
+
+    :param arguments: (args, kwargs) of the program, of which the first is the table.
+    """
+    mask = arguments[1].get("mask")
+    about = {
+        "how": str(posterior), "pareto_k": posterior.pareto_k, "effective": posterior.effective,
+        "log_evidence": posterior.log_evidence, "symmetry": "; ".join(posterior.notes),
+    }  # fmt: skip
+    groups = posterior_groups(
+        model, posterior.params, posterior.stats, columns=columns, attrs=about, arguments=arguments
+    )
+    params = {x: groups["posterior"][x].values for x in posterior.params}
+    flat = {x: v.reshape((-1, *v.shape[2:])) for x, v in params.items()}
+    rows = likelihood(model, *arguments[0], **arguments[1]).of_draws(flat).value
+    shape = next(iter(params.values())).shape[:2]
+    groups["log_likelihood"] = dataset(
+        {"observed": rows.reshape((*shape, -1))}, ("chain", "draw"), dims={"observed": ("row",)}
+    )
+    return groups | predictive_groups(
+        model, params, arguments, columns=columns, mask=mask,
+        dims=dims_of(getattr(model, "__name__", "")),
+    )  # fmt: skip
+
+
+def to_arviz(posterior: PosteriorDraws, model: Callable, *args: Any, **kwargs: Any) -> Any:
+    """What `posterior_draws` gives as ArviZ's own container.
+
+    Groups are `posterior`, `sample_stats`, `log_likelihood` (marginal, of each row), `log_prior`,
+    `prior`, `posterior_predictive` and `observed_data`. Draws have equal weight, and are one chain
+    unless NUTS made them.
+
+    :param args: the arguments of the program, of which the first is the table, and `kwargs`.
+
+    >>> from latentbits import posterior_draws, to_arviz
+    >>> from latentbits.models import bernoulli_product
+    >>> data = np.array([[1.0, 0.0], [0.0, 0.0], [1.0, 1.0]])
+    >>> found = posterior_draws(bernoulli_product, {"probs": np.array([0.6, 0.3])}, data)
+    >>> to_arviz(found, bernoulli_product, data).posterior["probs"].shape
+    (1, 1000, 2)
+    """
+    groups = draws_groups(model, posterior, (args, kwargs))
+    table = np.asarray(args[0])
+    observed = {"observed": table, **statistics(table, kwargs.get("mask"))}
+    return container({**groups, "observed_data": dataset(observed, dims=STATISTICS)})
 
 
 STATISTICS = {"total": ("row",), "column_mean": ("column",), "observed": ("row", "column")}

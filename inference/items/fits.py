@@ -76,7 +76,7 @@ def load_fit(path: str, model: str | None = None) -> Fit:
 
 
 def _read_fit(groups: Any, attrs: dict[str, Any], program: Callable) -> Fit:
-    if "point_estimate" in groups:
+    if "posterior" not in groups:
         params = {str(x): v.values[None] for x, v in groups["point_estimate"].items()}
     else:
         stacked = {str(x): v.values for x, v in groups["posterior"].items()}

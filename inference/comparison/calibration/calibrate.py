@@ -36,6 +36,9 @@ from ...evaluation.symmetry import Exchange, Rotation, form_of, symmetries
 from ...files.cards import CARDS, Setting
 from ...files.catalogue import blame, find_program
 from ...files.output import words
+from ...methods.continuous.quadrature import QuadratureEM
+from ...methods.discrete.em import EM
+from ...posterior.draws import posterior_draws
 from ...reading.anatomy import Anatomy, inspect
 from ...reading.arguments import rows_of
 from ...reading.log_joint import log_joint, log_shared
@@ -58,6 +61,8 @@ STUCK = 3.0
 THIN_GIBBS = 10
 """Bits and parameters in turn move in smaller steps."""
 WARMUP = 200
+EM_STEPS = 300
+"""Before draws about a fit."""
 MAX_TREE_DEPTH = 5
 """All data sets wait for the one whose trajectory is longest: NUTS may take 2⁵ − 1 steps a draw.
 Wherever a trajectory is cut off, the posterior stays invariant; only the draws may be nearer."""
@@ -237,6 +242,33 @@ def many_svi(
     return jax.jit(jax.vmap(one))(random.split(rng_key, len(data)), data)
 
 
+def many_posteriors(
+    model: Callable, rng_key: Array, data: Array, *, num_samples: int = 300, **kwargs: Any
+) -> ManyDraws:
+    """`posterior_draws` about the optimum of EM, for each of ``data[i]``.
+
+    One table after the other, as people call it: what is compiled for the first serves all.
+    """
+    anatomy = inspect(model, (data[0],), kwargs)
+    factors = any(x.num_values is None for x in anatomy.latents)
+    engine: Any = (QuadratureEM if factors else EM)(model, prior=True)
+    drawn = []
+    for key, table in zip(random.split(rng_key, len(data)), np.asarray(data), strict=True):
+        fit = engine.run(key, EM_STEPS, table, progress_bar=False, tolerance=1e-7, **kwargs)
+        found = posterior_draws(model, fit.params, table, rng_key=key, **kwargs)
+        flat = {x: v.reshape((-1, *v.shape[2:])) for x, v in found.params.items()}
+        count = len(next(iter(flat.values())))
+        drawn.append({x: v[np.arange(num_samples) * count // num_samples] for x, v in flat.items()})
+    params = {x: np.stack([one[x] for one in drawn]) for x in drawn[0]}
+    return ManyDraws(params, np.zeros((len(data), num_samples), bool))
+
+
+def _not_collapsed(anatomy: Anatomy) -> str | None:
+    """Why no draws about a fit: too many continuous latents."""
+    factors = sum(x.size for x in anatomy.latents if x.num_values is None)
+    return None if factors <= 3 else f"{factors} continuous latents are not integrated out"
+
+
 class Bayesian(NamedTuple):
     """A method that says what the parameters may be."""
 
@@ -261,6 +293,7 @@ METHODS: dict[str, Bayesian] = {
     "NUTS": Bayesian(partial(many_chains, nuts_kernel), THIN),
     "LatentGibbs": _gibbs(samplers.binary_gibbs_kernel, samplers.no_binary_gibbs),
     "DiscreteGibbs": _gibbs(samplers.discrete_gibbs_kernel, samplers.no_discrete_gibbs),
+    "Laplace": Bayesian(many_posteriors, 1, _not_collapsed),
     "SVI mean_field": Bayesian(many_svi, 1),
     "SVI low_rank": Bayesian(partial(many_svi, guide="low_rank"), 1),
     "SVI flow": Bayesian(partial(many_svi, guide="flow", num_steps=2000), 1, _rows_unknown),
