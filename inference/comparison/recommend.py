@@ -65,6 +65,7 @@ def recommend(
     own = card.method if card else None
     draws = own is not None and getattr(find_method(own), "draws", False)
     admitted, refused = contenders(anatomy)
+    admitted = {x: v for x, v in admitted.items() if "," not in x}  # those are a fit --posterior
     chosen = method or own
     if method is None and (draws or own not in admitted):
         chosen = preferred(program, table.values, anatomy, kwargs, admitted)
