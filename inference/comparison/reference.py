@@ -110,7 +110,8 @@ def long_draws(
     """
     args, kwargs = arguments
     start = rng_key if start is None else start
-    climbs, begun, spent = climbs_of(model, inspect(model, args, kwargs)), {}, 0.0
+    climbs, spent = climbs_of(model, inspect(model, args, kwargs)), 0.0
+    begun: dict[str, Any] = {}
     if climbs is not None:
         device = one_device(args, kwargs)
         places, _, spent = climb(climbs, device, random.split(start, num_chains), seconds, None)

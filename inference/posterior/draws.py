@@ -58,7 +58,7 @@ class PosteriorDraws(NamedTuple):
     effective: float  # effective draws
     log_evidence: float  # log ∫ p(data, θ) dθ over all equal modes; NaN of NUTS
     evidence_error: float
-    mode: Params  # where the density in unconstrained coordinates is largest
+    mode: dict[str, np.ndarray]  # where the density in unconstrained coordinates is largest
     notes: tuple[str, ...]  # what is to be known, a sentence each
     seconds: float  # by `running.clock`
     compile_seconds: float
@@ -187,12 +187,12 @@ class Neighbourhood(NamedTuple):
     compiled: Compiled
     group: Group
     slice: Slice
-    mode: Mode  # (q,) on the slice
-    reference: Params  # parameters at the base
+    mode: Any  # `Mode`, in arrays of NumPy's, on the slice
+    reference: dict[str, np.ndarray]  # parameters at the base
     seconds: float
     compile_seconds: float
 
-    def evaluate(self, draws: np.ndarray) -> tuple[np.ndarray, Params]:
+    def evaluate(self, draws: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Log densities and parameters by site of points of the slice, (count, q)."""
         return jax.device_get(self.compiled.evaluate(draws, self.arrays, self.slice))
 
@@ -283,7 +283,8 @@ def about_fit(
 ) -> Neighbourhood:
     """The mode near the parameters of a fit, with its symmetries; in float64."""
     with jax.enable_x64(True):
-        return _open(model, _wide(dict(params)), *_wide((args, kwargs)), num_draws)
+        args, kwargs = _wide((args, kwargs))
+        return _open(model, _wide(dict(params)), args, kwargs, num_draws)
 
 
 def _open(
@@ -292,9 +293,10 @@ def _open(
     began, device = time.perf_counter(), one_device(args, kwargs)
     arrays, settings = device.arrays, (model, device.static, device.tree)
 
-    def begin() -> tuple[Density, Density, Any, Any, Any]:
+    def begin() -> tuple[Any, ...]:
         density, prior = density_of(model, args, kwargs, params)
-        return density, prior, *map(jax.jit, (density.inside, density.constrain, prior.log_joint))
+        inside, constrain = jax.jit(density.inside), jax.jit(density.constrain)
+        return density, prior, inside, constrain, jax.jit(prior.log_joint)
 
     begun = executable(begin, (params, arrays), "density", *settings)
     density, prior, inside, constrain, log_prior = begun

@@ -147,8 +147,8 @@ def describe(trials: Trials) -> dict[str, str]:
 class ManyDraws(NamedTuple):
     """Draws of the parameters given each data set."""
 
-    params: Params  # (num_sets, num_samples, ...) by site
-    diverging: Array  # (num_sets, num_samples), False where a method knows no divergence
+    params: Any  # (num_sets, num_samples, ...) by site
+    diverging: Any  # (num_sets, num_samples), False where a method knows no divergence
 
 
 def nuts_kernel(model: Callable, anatomy: Anatomy) -> MCMCKernel:
