@@ -39,15 +39,12 @@ TOLD_APART = 0.9
 class PosteriorDraws(NamedTuple):
     """Draws of equal weight, and how far they can be trusted.
 
-    >>> import jax.numpy as jnp
-    >>> from jax import random
-    >>> from latentbits import EM, posterior_draws
+    >>> from latentbits import posterior_draws
     >>> from latentbits.models import bernoulli_product
-    >>> data = random.bernoulli(random.key(0), 0.3, (100, 2)).astype(float)
-    >>> params = EM(bernoulli_product).run(random.key(1), 5, data).params
-    >>> posterior = posterior_draws(bernoulli_product, params, data, num_draws=500)
-    >>> posterior.params["probs"].shape, posterior.how, posterior.sound
-    ((1, 500, 2), 'Laplace', True)
+    >>> data = np.array([[1.0], [0.0], [1.0], [1.0]])
+    >>> found = posterior_draws(bernoulli_product, {"probs": np.array([0.75])}, data, num_draws=200)
+    >>> found.params["probs"].shape, found.sound
+    ((1, 200, 1), True)
     """
 
     params: dict[str, np.ndarray]  # (num_chains, num_draws, ...) by site

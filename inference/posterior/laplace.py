@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from scipy import special
 from scipy.special import gammaln, logsumexp
 
 from ..evaluation.diagnostics import smoothed
@@ -36,6 +37,8 @@ FLATTEST = 1e-10
 """Of the largest curvature: in float64 a smaller one cannot be distinguished from zero."""
 TAIL = 5.0
 """Degrees of freedom of Student's t."""
+FEWEST = 25
+"""Draws whose weights have a tail that can be fitted."""
 ROUNDS = 3
 """Of adaptive mixtures."""
 
@@ -159,10 +162,11 @@ class Weighted(NamedTuple):
 
 def weigh(how: str, draws: np.ndarray, log_p: np.ndarray, log_q: np.ndarray) -> Weighted:
     """Draws with their smoothed weights; those of density zero weigh nothing."""
-    weights, some = np.zeros(len(draws)), np.isfinite(log_p)
-    k = math.inf
-    if some.sum() > 1:
-        smooth, k = smoothed((log_p - log_q)[some])
+    some, k = np.isfinite(log_p), math.inf
+    ratios = np.where(some, log_p - log_q, -np.inf)
+    weights = special.softmax(ratios) if some.any() else np.full(len(draws), 1.0 / len(draws))
+    if some.sum() >= FEWEST:
+        smooth, k = smoothed(ratios[some])
         weights[some] = np.exp(smooth)
     return Weighted(how, draws, np.where(some, log_p, -np.inf), log_q, weights, k)
 

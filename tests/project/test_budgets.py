@@ -20,11 +20,11 @@ BUDGETS = {
     "inference/methods": 7805,
     "inference/baselines": 680,
     "inference/evaluation": 1350,
-    "inference/posterior": 525,
+    "inference/posterior": 530,
     "inference/files": 1500,
     "inference/items": 1285,
     "inference/papers": 2480,
-    "inference/comparison": 3000,
+    "inference/comparison": 3005,
     "inference/commands": 1915,
     "ppl_models": 2775,
 }
