@@ -26,7 +26,7 @@ from ..running import clock
 from ..types import Params
 from .chains import advise, chains, faults
 from .collapsed import Density, collapsed, density_of
-from .laplace import Mode, Weighted, find_mode, importance
+from .laplace import Hill, Mode, Weighted, find_mode, importance
 
 MOST_PARAMETERS = 2000
 """Unconstrained parameters whose curvature is computed and inverted."""
@@ -143,8 +143,9 @@ class Slice(NamedTuple):
 class Compiled(NamedTuple):
     """What is compiled for tables of one shape, as functions of their arrays."""
 
-    find: Callable  # the mode
+    hill: Hill  # of which the mode is sought
     evaluate: Callable  # log densities and parameters of many points
+    constrain: Callable  # parameters of many points
     prior: Callable  # curvature of the log prior
 
 
@@ -161,19 +162,20 @@ def _compile(
         orbit = group.generators(density.constrain(flat, arrays)) @ slice_.normal
         return value + jnp.linalg.slogdet(orbit)[1]
 
-    def find(short: Array, arrays: list[Array], slice_: Slice) -> Mode:
-        return find_mode(lambda x: at(x, arrays, slice_), short)
+    def constrain(draws: Array, arrays: list[Array], slice_: Slice) -> Params:
+        return lax.map(lambda x: density.constrain(slice_.place(x), arrays), draws)
 
     def evaluate(draws: Array, arrays: list[Array], slice_: Slice) -> tuple[Array, Params]:
-        constrain = lambda x: density.constrain(slice_.place(x), arrays)  # noqa: E731
-        return lax.map(lambda x: (at(x, arrays, slice_), constrain(x)), draws)
+        values = lax.map(lambda x: at(x, arrays, slice_), draws)
+        return values, constrain(draws, arrays, slice_)
 
     def curvature(short: Array, arrays: list[Array], slice_: Slice) -> Array:
         return -jax.hessian(lambda x: prior(slice_.place(x), arrays))(short)
 
     many = np.zeros((num_draws, len(first)))
-    inputs = {find: first, evaluate: many, curvature: first}
-    return Compiled(*(jax.jit(f).lower(x, arrays, slice_).compile() for f, x in inputs.items()))
+    inputs = {evaluate: many, constrain: many, curvature: first}
+    others = (jax.jit(f).lower(x, arrays, slice_).compile() for f, x in inputs.items())
+    return Compiled(Hill.of(at, first, arrays, slice_), *others)
 
 
 class Neighbourhood(NamedTuple):
@@ -184,20 +186,21 @@ class Neighbourhood(NamedTuple):
     compiled: Compiled
     group: Group
     slice: Slice
-    mode: Any  # `Mode`, in arrays of NumPy's, on the slice
+    mode: Mode  # (q,) on the slice
     reference: dict[str, np.ndarray]  # parameters at the base
     seconds: float
     compile_seconds: float
 
-    def evaluate(self, draws: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Log densities and parameters by site of points of the slice, (count, q)."""
-        return jax.device_get(self.compiled.evaluate(draws, self.arrays, self.slice))
-
     def log_density(self, draws: np.ndarray) -> np.ndarray:
-        """The same, -inf where another image is nearer to the mode."""
-        values, params = self.evaluate(draws)
+        """Of points of the slice, (count, q); -inf where another image is nearer to the mode."""
+        found = self.compiled.evaluate(draws, self.arrays, self.slice)
+        values, params = jax.device_get(found)
         inside = self.group.inside(params, self.reference)
         return np.where(inside & np.isfinite(values), values, -np.inf)
+
+    def params(self, draws: np.ndarray) -> dict[str, np.ndarray]:
+        """Parameters by site of as many points of the slice."""
+        return jax.device_get(self.compiled.constrain(draws, self.arrays, self.slice))
 
     def nuts(
         self, model: Callable, rng_key: Array, args: tuple, kwargs: dict[str, Any], **how: Any
@@ -233,8 +236,8 @@ class Neighbourhood(NamedTuple):
     ) -> PosteriorDraws:
         """Weighted draws as draws of equal weight."""
         chosen = found.resampled(rng, count)
-        params = self.evaluate(found.draws[chosen])[1]
-        top = self.evaluate(np.repeat(self.mode.place[None], count, 0))[1]
+        params = self.params(found.draws[chosen])
+        top = self.params(np.repeat(self.mode.place[None], count, 0))
         stats = {"lp": found.log_p, "log_ratio": found.log_p - found.log_q, "weight": found.weights}
         evidence, error = found.log_mean
         return PosteriorDraws(
@@ -317,7 +320,7 @@ def _open(
     inputs = first, arrays, slice_
     compiled = executable(make, inputs, "mode", *settings, repr(group.blocks), num_draws)
     ready, running = time.perf_counter() - began, clock.seconds()
-    mode = jax.device_get(compiled.find(first, arrays, slice_))
+    mode = find_mode(compiled.hill, first, arrays, slice_)
     spent = clock.seconds() - running
     return Neighbourhood(
         density, arrays, compiled, group, slice_, mode, reference, spent, ready
