@@ -21,6 +21,10 @@ from inference.posterior.draws import weigh_modes
 from inference.posterior.laplace import Hill, Mode, Proposal, find_mode, importance, weigh
 from latentbits import EM, ProgramError, QuadratureEM, align, posterior_draws
 
+NARROW = {
+    "num_components": 2, "prior_mixing": dist.Dirichlet(jnp.full(2, 4.0)),
+    "prior_probs": dist.Beta(4.0, 4.0),
+}  # fmt: skip
 UNIT = {"prior_weights": dist.Normal(0.0, 1.0), "prior_bias": dist.Normal(0.0, 1.0)}
 
 
@@ -52,7 +56,8 @@ def mixture_evidence(data, num_components, count):
     rng = np.random.default_rng(1)
     total = np.empty(count)
     for i in range(count):
-        mixing, probs = rng.dirichlet(np.ones(num_components)), rng.random((num_components, 3))
+        mixing = rng.dirichlet(np.full(num_components, 4.0))
+        probs = rng.beta(4.0, 4.0, (num_components, 3))
         each = np.prod(np.where(data[:, None] == 1, probs, 1 - probs), 2)
         total[i] = np.log(each @ mixing).sum()
     return log_mean(total)
@@ -61,13 +66,15 @@ def mixture_evidence(data, num_components, count):
 @functools.cache
 def two_patterns():
     rows = np.array([[1, 1, 1]] * 4 + [[0, 0, 0]] * 4 + [[1, 0, 1]] + [[0, 1, 0]], float)
-    fit = EM(bernoulli_mixture).run(random.key(0), 100, rows, num_components=2, progress_bar=False)
+    fit = EM(bernoulli_mixture, prior=True).run(
+        random.key(0), 100, rows, progress_bar=False, **NARROW
+    )
     return rows, fit.params
 
 
 def test_the_evidence_counts_every_labelling():
     rows, params = two_patterns()
-    posterior = posterior_draws(bernoulli_mixture, params, rows, num_draws=4000, num_components=2)
+    posterior = posterior_draws(bernoulli_mixture, params, rows, num_draws=4000, **NARROW)
     evidence, error = mixture_evidence(rows, 2, 80_000)
     assert error < 0.06
     assert posterior.sound and "2 components" in posterior.notes[0]
@@ -230,7 +237,7 @@ def test_draws_of_density_zero_weigh_nothing():
 
 def test_modes_are_weighed_by_their_evidence():
     rows, params = two_patterns()
-    some = posterior_draws(bernoulli_mixture, params, rows, num_draws=300, num_components=2)
+    some = posterior_draws(bernoulli_mixture, params, rows, num_draws=300, **NARROW)
     other = some._replace(log_evidence=some.log_evidence - np.log(3.0))
     np.testing.assert_allclose(weigh_modes([some, other]), [0.75, 0.25])
     assert weigh_modes([some, other._replace(sound=False)]) is None

@@ -20,7 +20,7 @@ BUDGETS = {
     "inference/methods": 7805,
     "inference/baselines": 680,
     "inference/evaluation": 1350,
-    "inference/posterior": 530,
+    "inference/posterior": 540,
     "inference/files": 1500,
     "inference/items": 1285,
     "inference/papers": 2480,
