@@ -80,7 +80,7 @@ def posterior_draws(
     r"""Draws of the posterior of all parameters, about the optimum that a method has found.
 
     Latents of rows are summed or integrated out (`collapsed`). Newton's method finds the mode of
-    log prior + log likelihood + log |Jacobian| in unconstrained coordinates, in float64; draws of
+    log prior + log likelihood + log Jacobian in unconstrained coordinates, in float64; draws of
     the normal there have Pareto-smoothed importance weights and are resampled to equal weight.
     Where k̂ says that the weights cannot be trusted, a Student t is tried, then mixtures, then NUTS
     begins at these draws, with the inverse curvature as its metric, and runs until its checks pass.
