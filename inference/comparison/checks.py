@@ -117,7 +117,7 @@ UNCERTAINTY: dict[str, tuple[Check, ...]] = {
     ),
     "variational": (
         ("pareto_k", "Pareto k̂ {pareto_k:.2f}",
-         _above(lambda row: good_k(row.get("num_scored", 1000)))),
+         _above(lambda row: good_k(row.get("num_weighed", row.get("num_scored", 1000))))),
         STARTS,
     ),
 }  # fmt: skip

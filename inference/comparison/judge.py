@@ -373,9 +373,9 @@ def diagnosis(
     """What `checks` asks of the draws of a sampler, or of a guide, whatever they are used for."""
     if kind == "sampler":
         return chains(model, arguments, draws)
-    k = draws.pareto_k
-    if k is None:
-        k = pareto_k(draws.stats["log_p"] - draws.stats["log_q"])
+    if draws.pareto_k is not None:
+        return {"pareto_k": draws.pareto_k, "num_weighed": draws.stats["weight"].size}
+    k = pareto_k(draws.stats["log_p"] - draws.stats["log_q"])
     return starts_of(draws.starts, num_rows) | {"pareto_k": k}
 
 
