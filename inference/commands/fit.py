@@ -292,7 +292,7 @@ def _posterior(
     with stage("posterior"), blame(given.name, "has no posterior about its fit"):
         found = posterior_draws(
             given.program, point, given.table.values, rng_key=random.key(namespace.seed),
-            budget=namespace.budget, **given.kwargs,
+            **({} if namespace.budget is None else {"budget": namespace.budget}), **given.kwargs,
         )  # fmt: skip
     arguments = (given.table.values,), given.kwargs
     groups = draws_groups(given.program, found, arguments, given.table.columns)

@@ -9,10 +9,10 @@ score         how well it predicts. Arrived: its distance from the best, row by 
 uncertainty   whether intervals can be taken from it. Of a sampler: R̂ of the log joint at most 1.01,
               of the parameters after relabelling 1.05, at least 400 effective draws in bulk and
               tail, divergences in fewer than 0.1 % of the draws since the last adaptation, which
-              is repeated once with shorter steps. Of a guide: Pareto k̂ ≤ min(1 − 1 / log10 S, 0.7)
-              for S draws (Vehtari et al. 2024), and two starts that agree. Of both a score that
-              arrived: R̂ and k̂ say nothing of a mode where no draw is. A point estimate claims
-              none
+              is repeated once with shorter steps. Of a guide, and of draws about a fit: Pareto k̂
+              ≤ min(1 − 1 / log10 S, 0.7) for S draws (Vehtari et al. 2024), and two starts that
+              agree. Of all a score that arrived: R̂ and k̂ say nothing of a mode where no draw is.
+              A point estimate claims none
 best          the highest held-out score among those that fall short of the score in nothing but
               their distance
 not yet       the limit ended it: a censored time, "> 120 s". A divergence is no matter of time
@@ -31,9 +31,10 @@ from typing import Any
 
 import numpy as np
 
-from ..evaluation.diagnostics import DIVERGENT, ESS, RHAT, RHAT_PARAMETERS
+from ..evaluation.diagnostics import RHAT
 from ..evaluation.standard_errors import undetermined_words
 from ..numerics.annealed import good_k
+from ..posterior.chains import SOUND
 from ..running.contract import Stop
 
 CLOSE, FINE = 0.01, 0.0025
@@ -86,8 +87,9 @@ def _overfit(row: Row) -> float:
     return max(GAP, row.get("overfit", 0.0))
 
 
-def _rhat(most: float) -> Check:
-    return "rhat", f"R̂ of the log joint {{rhat:.3f}} ({most:g} wanted)", _above(most)
+def _of_chains(entry: str, words: str) -> Check:
+    """A check of `posterior.chains`."""
+    return entry, words, lambda value, row: not SOUND[entry](value, row)
 
 
 FEW: Check = ("few_draws", "{few_draws} draws a chain, too few for R̂", lambda *_: True)
@@ -96,7 +98,8 @@ STARTS: Check = (
     "behind", lambda near, _: near == 1,
 )  # fmt: skip
 SCORE: tuple[Check, ...] = (
-    FEW, _rhat(RHAT_SCORE), STARTS,
+    FEW, ("rhat", f"R̂ of the log joint {{rhat:.3f}} ({RHAT_SCORE:g} wanted)", _above(RHAT_SCORE)),
+    STARTS,
     ("score_error", "its score is known to ± {score_error:.4f} only",
      lambda error, row: not (error <= FINE or row.get("thinned"))),
     ("remaining", "about {remaining:.3f} nats per row left to gain", _above(CLOSE)),
@@ -108,16 +111,15 @@ DISTANCE: Check = (
 UNCERTAINTY: dict[str, tuple[Check, ...]] = {
     "point": (),
     "sampler": (
-        FEW, _rhat(RHAT),
-        ("rhat_parameters", "R̂ {rhat_parameters:.2f} of the parameters", _above(RHAT_PARAMETERS)),
-        ("ess_bulk", "{ess_bulk:.0f} of 400 effective draws", lambda draws, _: not draws >= ESS),
-        ("ess_tail", "{ess_tail:.0f} of 400 in the tails", lambda draws, _: not draws >= ESS),
-        ("divergences", "{divergences:.0f} divergences",
-         lambda count, row: count >= DIVERGENT * row.get("num_draws", 0) and count > 0),
+        FEW, _of_chains("rhat", f"R̂ of the log joint {{rhat:.3f}} ({RHAT:g} wanted)"),
+        _of_chains("rhat_parameters", "R̂ {rhat_parameters:.2f} of the parameters"),
+        _of_chains("ess_bulk", "{ess_bulk:.0f} of 400 effective draws"),
+        _of_chains("ess_tail", "{ess_tail:.0f} of 400 in the tails"),
+        _of_chains("divergences", "{divergences:.0f} divergences"),
     ),
     "variational": (
         ("pareto_k", "Pareto k̂ {pareto_k:.2f}",
-         _above(lambda row: good_k(row.get("num_weighed", row.get("num_scored", 1000))))),
+         _above(lambda row: good_k(row.get("num_weighed") or row.get("num_scored") or 1000))),
         STARTS,
     ),
 }  # fmt: skip

@@ -144,7 +144,8 @@ def _followed(
         seconds, compiling = made.seconds + first.seconds, made.compile_seconds
         draws = Draws(
             made.params, made.stats, np.empty(0), {}, np.array([seconds]), seconds,
-            compiling + first.compile_seconds, str(made), pareto_k=made.pareto_k,
+            compiling + first.compile_seconds, str(made), starts=first.starts,
+            pareto_k=made.pareto_k,
         )  # fmt: skip
         return draws, None
     about = about_fit(model, params, args, kwargs)

@@ -374,7 +374,8 @@ def diagnosis(
     if kind == "sampler":
         return chains(model, arguments, draws)
     if draws.pareto_k is not None:
-        return {"pareto_k": draws.pareto_k, "num_weighed": draws.stats["weight"].size}
+        weighed = {"pareto_k": draws.pareto_k, "num_weighed": draws.stats["weight"].size}
+        return starts_of(draws.starts, num_rows) | weighed
     k = pareto_k(draws.stats["log_p"] - draws.stats["log_q"])
     return starts_of(draws.starts, num_rows) | {"pareto_k": k}
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..evaluation.diagnostics import ESS
 from ..files.output import align, in_seconds
 from . import checks
 from .checks import (
@@ -218,9 +219,9 @@ def _clauses(row: Row) -> list[str]:
 def _more(row: Row) -> str:
     """How long a sampler that lacks draws would still take, at its pace."""
     draws = min(row.get("ess_bulk") or 0.0, row.get("ess_tail") or 0.0)
-    if not 0.0 < draws < checks.ESS:
+    if not 0.0 < draws < ESS:
         return ""
-    return f", about {in_seconds(row['seconds'] * (checks.ESS / draws - 1.0))} more"
+    return f", about {in_seconds(row['seconds'] * (ESS / draws - 1.0))} more"
 
 
 def certainty(about: dict[str, Any]) -> str:

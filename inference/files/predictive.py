@@ -122,7 +122,7 @@ def draws_groups(
     mask = arguments[1].get("mask")
     about = {
         "how": str(posterior), "pareto_k": posterior.pareto_k, "effective": posterior.effective,
-        "log_evidence": posterior.log_evidence, "symmetry": "; ".join(posterior.notes),
+        "log_evidence": posterior.log_evidence, "notes": "; ".join(posterior.notes),
     }  # fmt: skip
     groups = posterior_groups(
         model, posterior.params, posterior.stats, columns=columns, attrs=about, arguments=arguments

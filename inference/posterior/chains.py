@@ -45,24 +45,26 @@ def chains(
     }
 
 
+SOUND: dict[str, Callable[[Any, dict[str, Any]], bool]] = {
+    "few_draws": lambda *_: False,
+    "rhat": lambda rhat, _: rhat <= RHAT,
+    "rhat_parameters": lambda rhat, _: rhat <= RHAT_PARAMETERS,
+    "ess_bulk": lambda count, _: count >= ESS,
+    "ess_tail": lambda count, _: count >= ESS,
+    "divergences": lambda count, row: not count or count < DIVERGENT * row.get("num_draws", 0),
+}
+"""Entry of what `chains` found -> whether intervals can be taken with this value, and the rest."""
+
+
 def faults(row: dict[str, Any]) -> set[str]:
-    """Entries of what `chains` found by which no interval can be taken yet.
+    """Entries by which no interval can be taken yet; one that is lacking is not asked.
 
     >>> good = {"rhat": 1.0, "rhat_parameters": 1.0, "ess_bulk": 500.0, "ess_tail": 450.0}
     >>> faults({**good, "ess_bulk": 300.0, "divergences": 0, "num_draws": 1000})
     {'ess_bulk'}
     """
-    if "few_draws" in row:
-        return {"few_draws"}
-    divergences = row["divergences"] or 0
-    holds = {
-        "rhat": row["rhat"] <= RHAT,
-        "rhat_parameters": row["rhat_parameters"] <= RHAT_PARAMETERS,
-        "ess_bulk": row["ess_bulk"] >= ESS,
-        "ess_tail": row["ess_tail"] >= ESS,
-        "divergences": not divergences or divergences < DIVERGENT * row["num_draws"],
-    }
-    return {entry for entry, sound in holds.items() if not sound}
+    there = {entry: row[entry] for entry in SOUND if row.get(entry) is not None}
+    return {entry for entry, value in there.items() if not SOUND[entry](value, row)}
 
 
 def advise(row: dict[str, Any], draws: Draws, adaptation: Adaptation) -> Advice:

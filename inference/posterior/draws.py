@@ -14,8 +14,8 @@ import numpy as np
 from jax import Array, lax, random
 from numpyro.infer.util import constrain_fn, log_density
 from scipy.linalg import null_space
-from scipy.special import logsumexp
 
+from ..baselines.pacing import BudgetError
 from ..baselines.samplers import Draws, nuts
 from ..compiling import executable
 from ..evaluation.symmetry import Group, align_to, form_of, group_of
@@ -62,9 +62,10 @@ class PosteriorDraws(NamedTuple):
 
     def __str__(self) -> str:
         count = f"{self.effective:.0f} effective draws"
+        doubt = "" if self.sound else ", not to be trusted"
         if self.how == "NUTS":
-            return f"NUTS from the mode: {count}" + ("" if self.sound else ", its checks fail")
-        return f"{self.how} with importance weights: k̂ {self.pareto_k:.2f}, {count}"
+            return f"NUTS from the mode: {count}{doubt}"
+        return f"{self.how} with importance weights: k̂ {self.pareto_k:.2f}, {count}{doubt}"
 
 
 def posterior_draws(
@@ -73,7 +74,7 @@ def posterior_draws(
     *args: Any,
     num_draws: int = 1000,
     rng_key: Array | None = None,
-    budget: float | None = None,
+    budget: float | None = 600.0,
     fall_back: bool = True,
     **kwargs: Any,
 ) -> PosteriorDraws:
@@ -90,7 +91,7 @@ def posterior_draws(
     Factors that can be rotated are drawn on a slice (`evaluation.symmetry.Group`).
 
     :param params: an optimum, of maximum likelihood or of the posterior; it may lie at a bound.
-    :param budget: seconds that NUTS may take.
+    :param budget: seconds that NUTS may take at most.
     :param fall_back: whether NUTS runs where importance weights cannot be trusted.
 
     >>> import jax.numpy as jnp
@@ -111,7 +112,10 @@ def posterior_draws(
     if found.sound or not fall_back:
         return result
     until = lambda draws, plan: advise(chains(model, (args, kwargs), draws), draws, plan)  # noqa: E731
-    draws = about.nuts(model, key, args, kwargs, budget=budget, until=until)
+    try:
+        draws = about.nuts(model, key, args, kwargs, budget=budget, until=until)
+    except BudgetError as error:
+        return result._replace(notes=(*result.notes, f"NUTS did not follow: {error}"))
     row = chains(model, (args, kwargs), draws)
     aligned = align_to(model, draws.params, about.reference, (args, kwargs))
     return result._replace(
@@ -187,12 +191,12 @@ class Neighbourhood(NamedTuple):
     group: Group
     slice: Slice
     mode: Mode  # (q,) on the slice
-    reference: dict[str, np.ndarray]  # parameters at the base
+    reference: dict[str, np.ndarray]  # parameters at the start: at the mode units may be equal
     seconds: float
     compile_seconds: float
 
     def log_density(self, draws: np.ndarray) -> np.ndarray:
-        """Of points of the slice, (count, q); -inf where another image is nearer to the mode."""
+        """Of points of the slice, (count, q); -inf where another image is nearer."""
         found = self.compiled.evaluate(draws, self.arrays, self.slice)
         values, params = jax.device_get(found)
         inside = self.group.inside(params, self.reference)
@@ -345,15 +349,3 @@ def best_mode(
         values = np.array([score(x) for x in found])
         best = found[int(np.argmax(np.where(np.isfinite(values), values, -np.inf)))]
         return _open(model, best, args, kwargs, 1)
-
-
-def weigh_modes(posteriors: Sequence[PosteriorDraws]) -> np.ndarray | None:
-    """The posterior probability of each of several modes; None where one cannot be weighed.
-
-    Each counts by its evidence, all of its equal images included. Optima whose posteriors are the
-    same mode must be handed over once.
-    """
-    if not all(x.sound and math.isfinite(x.log_evidence) for x in posteriors):
-        return None
-    logs = np.array([x.log_evidence for x in posteriors])
-    return np.exp(logs - logsumexp(logs))

@@ -17,7 +17,6 @@ from scipy.special import betaln, expit, logsumexp
 from scipy.stats import beta
 
 from inference.posterior.collapsed import collapsed
-from inference.posterior.draws import weigh_modes
 from inference.posterior.laplace import Hill, Mode, Proposal, find_mode, importance, weigh
 from latentbits import EM, ProgramError, QuadratureEM, align, posterior_draws
 
@@ -140,6 +139,11 @@ def test_nuts_goes_on_where_weights_cannot_be_trusted():
     posterior = posterior_draws(products, start, data, num_draws=400, budget=20.0)
     assert posterior.how == "NUTS" and posterior.pareto_k > 0.7
     assert posterior.params["first"].shape[0] == 4 and np.isnan(posterior.log_evidence)
+    stopped = posterior_draws(products, start, data, num_draws=400, budget=1e-3)
+    assert (
+        not stopped.sound and stopped.how != "NUTS" and "NUTS did not follow" in stopped.notes[-1]
+    )
+    assert "not to be trusted" in str(stopped)
 
 
 def test_too_many_components_are_said_and_enough_are_not():
@@ -233,11 +237,3 @@ def test_draws_of_density_zero_weigh_nothing():
     found = weigh("Laplace", np.zeros((60, 1)), np.where(np.arange(60) < 30, -np.inf, logs), logs)
     assert (found.weights[:30] == 0).all() and found.log_mean[0] == pytest.approx(np.log(0.5))
     assert found.resampled(np.random.default_rng(0), 100).min() >= 30
-
-
-def test_modes_are_weighed_by_their_evidence():
-    rows, params = two_patterns()
-    some = posterior_draws(bernoulli_mixture, params, rows, num_draws=300, **NARROW)
-    other = some._replace(log_evidence=some.log_evidence - np.log(3.0))
-    np.testing.assert_allclose(weigh_modes([some, other]), [0.75, 0.25])
-    assert weigh_modes([some, other._replace(sound=False)]) is None
