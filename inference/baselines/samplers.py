@@ -96,7 +96,7 @@ class Draws(NamedTuple):
     stop: Stop = Stop.STEPS
     starts: np.ndarray = np.empty(0)  # (num_starts,) the last loss of each, where several were made
     chains: Chains | None = None  # where a sampler stopped
-    pareto_k: float | None = None  # of importance weights, where draws were resampled by them
+    weighed: dict[str, float] | None = None  # about importance weights, where they were resampled
 
 
 def nuts(

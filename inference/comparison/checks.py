@@ -35,6 +35,7 @@ from ..evaluation.diagnostics import RHAT
 from ..evaluation.standard_errors import undetermined_words
 from ..numerics.annealed import good_k
 from ..posterior.chains import SOUND
+from ..posterior.laplace import ENOUGH
 from ..running.contract import Stop
 
 CLOSE, FINE = 0.01, 0.0025
@@ -119,7 +120,9 @@ UNCERTAINTY: dict[str, tuple[Check, ...]] = {
     ),
     "variational": (
         ("pareto_k", "Pareto k̂ {pareto_k:.2f}",
-         _above(lambda row: good_k(row.get("num_weighed") or row.get("num_scored") or 1000))),
+         _above(lambda row: good_k(int(row.get("num_weighed") or row.get("num_scored") or 1000)))),
+        ("effective", f"{{effective:.0f}} of {ENOUGH} effective draws",
+         lambda count, _: not count >= ENOUGH),
         STARTS,
     ),
 }  # fmt: skip

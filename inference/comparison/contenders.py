@@ -145,7 +145,7 @@ def _followed(
         draws = Draws(
             made.params, made.stats, np.empty(0), {}, np.array([seconds]), seconds,
             compiling + first.compile_seconds, str(made), starts=first.starts,
-            pareto_k=made.pareto_k,
+            weighed={x: getattr(made, x) for x in ("pareto_k", "effective", "num_weighed")},
         )  # fmt: skip
         return draws, None
     about = about_fit(model, params, args, kwargs)

@@ -373,9 +373,8 @@ def diagnosis(
     """What `checks` asks of the draws of a sampler, or of a guide, whatever they are used for."""
     if kind == "sampler":
         return chains(model, arguments, draws)
-    if draws.pareto_k is not None:
-        weighed = {"pareto_k": draws.pareto_k, "num_weighed": draws.stats["weight"].size}
-        return starts_of(draws.starts, num_rows) | weighed
+    if draws.weighed is not None:
+        return starts_of(draws.starts, num_rows) | draws.weighed
     k = pareto_k(draws.stats["log_p"] - draws.stats["log_q"])
     return starts_of(draws.starts, num_rows) | {"pareto_k": k}
 

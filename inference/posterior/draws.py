@@ -53,6 +53,7 @@ class PosteriorDraws(NamedTuple):
     sound: bool  # whether k̂ or the checks of the sampler passed
     pareto_k: float  # of the importance weights, also where NUTS followed
     effective: float  # effective draws
+    num_weighed: int  # of which weights were taken: k̂ is held to its limit for so many
     log_evidence: float  # log ∫ p(data, θ) dθ over all equal modes; NaN of NUTS
     evidence_error: float
     mode: dict[str, np.ndarray]  # where the density in unconstrained coordinates is largest
@@ -83,9 +84,10 @@ def posterior_draws(
     Latents of rows are summed or integrated out (`collapsed`). Newton's method finds the mode of
     log prior + log likelihood + log Jacobian in unconstrained coordinates, in float64; draws of
     the normal there have Pareto-smoothed importance weights and are resampled to equal weight.
-    Where k̂ says that the weights cannot be trusted, a Student t is tried, then mixtures, then NUTS
-    begins at these draws, with the inverse curvature as its metric, and runs until its checks pass.
-    `how` says which it was.
+    While k̂ says that the weights cannot be trusted, or fewer than 400 draws are effective, blocks
+    of a Student t and of adapted ones are added. Where k̂ fails all the same, or fewer than 100 are
+    effective, NUTS begins at these draws, with the inverse curvature as its metric, and runs until
+    its checks pass. `how` says which it was.
 
     Labels and signs that can be exchanged are one mode; their number counts in `log_evidence`.
     Factors that can be rotated are drawn on a slice (`evaluation.symmetry.Group`).
@@ -247,7 +249,8 @@ class Neighbourhood(NamedTuple):
         return PosteriorDraws(
             {x: v[None] for x, v in params.items()},
             {x: v[chosen][None] for x, v in stats.items()}, found.how, found.sound,
-            found.pareto_k, found.effective, evidence + self.group.log_size, error,
+            found.pareto_k, found.effective, len(found.draws),
+            evidence + self.group.log_size, error,
             {x: v[0] for x, v in top.items()}, self.notes(found), seconds, self.compile_seconds,
         )  # fmt: skip
 

@@ -216,6 +216,14 @@ def test_heavy_tails_are_met_by_other_proposals(tail):
     assert abs(value) < 4 * error
 
 
+def test_more_is_drawn_until_enough_draws_are_effective():
+    """A proposal 1.6 times too wide in ten dimensions: k̂ is small, one draw of ten effective."""
+    target, wide = Proposal(np.zeros(10), np.eye(10)), Mode(np.zeros(10), 1.6 * np.eye(10))
+    found = importance(target.log_prob, wide, np.random.default_rng(0), 1000)
+    assert found.how != "Laplace" and found.sound and found.effective >= 400
+    assert abs(found.log_mean[0]) < 4 * found.log_mean[1]
+
+
 def test_a_proposal_is_scipys():
     from scipy.stats import multivariate_normal, multivariate_t
 
