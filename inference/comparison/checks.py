@@ -121,8 +121,7 @@ UNCERTAINTY: dict[str, tuple[Check, ...]] = {
     "variational": (
         ("pareto_k", "Pareto k̂ {pareto_k:.2f}",
          _above(lambda row: good_k(int(row.get("num_weighed") or row.get("num_scored") or 1000)))),
-        ("effective", f"{{effective:.0f}} of {ENOUGH} effective draws",
-         lambda count, _: not count >= ENOUGH),
+        ("effective", "{effective:.0f} effective draws", lambda count, _: not count >= ENOUGH),
         STARTS,
     ),
 }  # fmt: skip

@@ -121,9 +121,7 @@ def _followers(name: str, method: type[Algorithm], anatomy: Anatomy) -> list[Con
     if any(x.num_values is None for x in anatomy.latents):
         del kinds["NUTS"]
     return [
-        Contender(
-            f"{name}, {x}", True, kind, partial(_followed, method, anatomy, kind == "sampler")
-        )
+        Contender(f"{name}, {x}", True, kind, partial(_followed, method, anatomy, x == "NUTS"))
         for x, kind in kinds.items()
     ]
 
