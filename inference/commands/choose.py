@@ -67,7 +67,7 @@ def main(namespace: argparse.Namespace) -> int:
     name, sizes = namespace.over
     namespace.set = [*namespace.set, (name, sizes[0])]
     try:
-        given = open_given(namespace)
+        given = open_given(namespace, vary=True)
     except InputError as error:
         raise InputError(str(error).replace(f"--set {name}:", f"--over {name}:", 1)) from None
     count = len(given.table.values)

@@ -132,7 +132,7 @@ def fit_table(given: Given, namespace: argparse.Namespace, hidden: np.ndarray | 
 
 def main(namespace: argparse.Namespace) -> int:
     out = check_output("--out", namespace.out, (".nc",))
-    given, hidden = hide(open_given(namespace), namespace)
+    given, hidden = hide(open_given(namespace, vary=True), namespace)
     given, choice, facts, groups, lines, tables = fit_table(given, namespace, hidden)
     chosen = {x: getattr(namespace, x) for x in ("steps", "starts", "seed", "patience")}
     chosen |= {x: str(v) for x, v in choice.settings.items()}

@@ -59,6 +59,8 @@ def add_table_options(parser: argparse.ArgumentParser) -> None:
     """What a person can say of the columns of a file: the same for every command that reads one."""
     add: Any = parser.add_argument
     again: Any = {"action": "append", "default": []}
+    words = "the first row of a text file holds the names of the columns, or it does not"
+    add("--header", action=argparse.BooleanOptionalAction, default=None, help=words)
     add("--key", metavar="NAME", help="which array of an .npz or .nc file")
     add("--drop", metavar="COLUMN", help="leave this out; repeatable", **again)
     add("--id", metavar="COLUMN", help="column that names the rows")
@@ -79,7 +81,7 @@ def said(namespace: argparse.Namespace, guess: bool = True) -> Said:
     """What the options of `add_table_options` say."""
     return Said(
         tuple(namespace.drop), namespace.id, namespace.weights, tuple(namespace.missing),
-        dict(namespace.kind), guess, namespace.group, namespace.long,
+        dict(namespace.kind), guess, namespace.group, namespace.long, namespace.header,
     )  # fmt: skip
 
 
@@ -115,12 +117,15 @@ def add_program_options(parser: argparse.ArgumentParser, nargs: str | None = Non
     parser.add_argument("--set", metavar="NAME=VALUE", type=setting, help=words, **again)
 
 
-def open_given(namespace: argparse.Namespace) -> Given:
-    """The program and the table that the options of `add_options` name."""
+def open_given(namespace: argparse.Namespace, vary: bool = False) -> Given:
+    """The program and the table that the options of `add_options` name.
+
+    :param vary: columns of one value or none are left out with a note.
+    """
     name, settings = namespace.model, dict(namespace.set)
     program = find_program(name)
     _check_call(name, program, settings)
-    table = _load(name, program, settings, namespace)
+    table = _load(name, program, settings, namespace, vary and not namespace.constant)
     tell(table.notes)
     kwargs = {**settings, **_mask(name, program, table)}
     if _wants_levels(program, settings):
@@ -204,10 +209,14 @@ def _check_memory(name: str, program: Callable, table: Table, kwargs: dict[str, 
 
 
 def _load(
-    name: str, program: Callable, settings: dict[str, Any], namespace: argparse.Namespace
+    name: str,
+    program: Callable,
+    settings: dict[str, Any],
+    namespace: argparse.Namespace,
+    vary: bool,
 ) -> Table:
     """The table as the program wants it: levels, bits where it observes bits, else real numbers."""
-    how: dict[str, Any] = {"key": namespace.key, "said": said(namespace)}
+    how: dict[str, Any] = {"key": namespace.key, "said": said(namespace)._replace(vary=vary)}
     if _wants_levels(program, settings):
         with blame(name, "fails on any table"):
             observed = _observed(program, np.zeros((5, 2), np.int8), {**settings, "levels": (3, 3)})

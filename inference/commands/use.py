@@ -6,6 +6,9 @@ import argparse
 from typing import Any
 
 import numpy as np
+from latentbits.models.data import Said
+from latentbits.models.data.cells import level
+from latentbits.models.data.tables import read_cells
 
 from ..files.catalogue import blame
 from ..files.output import as_csv, check_output, write_whole
@@ -26,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(namespace: argparse.Namespace) -> int:
     out = check_output("--out", namespace.out, (".csv",))
     fit = load_fit(namespace.fit, namespace.model)
-    spoken = said(namespace, guess=False)
+    spoken = said(namespace)
     spoken = spoken._replace(missing=(*spoken.missing, *fit.missing))
     table = read_rows(namespace.data, fit.columns, fit.kind, namespace.key, spoken, fit.levels)
     with blame(namespace.fit):
@@ -35,10 +38,24 @@ def main(namespace: argparse.Namespace) -> int:
     work = {"transform": transform, "complete": complete, "score": score}[namespace.called]
     with stage(f"{namespace.called} {len(table.values)} rows"):
         names, values, words = work(fit, table)
+    values = np.asarray(values, object)
+    if namespace.called == "complete":
+        seen = written(namespace.data, namespace.key, spoken, fit.columns)
+        if seen is not None and seen.shape == values.shape:
+            values = np.where(table.mask, seen, values)
     rows = table.ids or [str(i + 1) for i in range(len(values))]
-    columns = dict(zip(names, np.asarray(values).T, strict=True))
+    columns = dict(zip(names, values.T, strict=True))
     print(f"fit       {fit.name}, {fit.method}")
     print(words)
     write_whole(out, as_csv({namespace.id or "row": rows, **columns}), "--out")
     print(f"written   {namespace.out}")
     return 0
+
+
+def written(path: str, key: str | None, said: Said, columns: tuple[str, ...]) -> np.ndarray | None:
+    """The cells of these columns as the file has them; None where it has one answer a row."""
+    cells = read_cells(path, header=said.header, key=key, kind="binary")
+    if not {*columns} <= {*cells.columns}:
+        return None
+    shown = [[level(x) for x in cells.of(cells.columns.index(name))] for name in columns]
+    return np.array(shown, object).T

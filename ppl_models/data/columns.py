@@ -22,6 +22,9 @@ INDEX = frozenset({"unnamed: 0", "index", "rownames", "row.names", "rowid", "row
 WEIGHT = re.compile(r"(^|_|\.)([psfw]?weights?|[psfw]?wgt|[psfw]?wt|pop|population)\d*($|_|\.)")
 
 
+WEIGHS = "its name says that it weighs rows or counts people"
+
+
 class Said(NamedTuple):
     """What a person says of the columns of a file.
 
@@ -45,6 +48,10 @@ class Said(NamedTuple):
     """a column that says which group a row belongs to"""
     long: tuple[str, str, str] | None = None
     """the columns of person, item and response, in a file with one answer a row"""
+    header: bool | None = None
+    """whether the first row of a text file holds names; None: look"""
+    vary: bool = False
+    """leave out columns of one value or none, which say nothing of what they share with others"""
 
     @property
     def apart(self) -> tuple[str, ...]:
@@ -108,6 +115,8 @@ def arrange(
             reason = None if bits[place] or name in sure else _no_measurement(cells, place)
             if reason is not None:
                 out.add(name)
+                if ids is None and reason is not WEIGHS:
+                    ids = tuple(map(level, cells.of(place)))
                 notes.append(f"column {show(name)} is left out: {reason} (--kind {name}=real or "
                              "another kind keeps it)")  # fmt: skip
     if out:
@@ -115,9 +124,30 @@ def arrange(
         if not cells.columns:
             raise cells.error("has no column left")
     cells = cells if columns is None else cells.select(columns)
+    if said.vary and columns is None and 0 not in cells.cells.shape:
+        same = [name for name, many in zip(cells.columns, _varied(cells), strict=True) if not many]
+        notes += left_out(same, cells)
+        cells = cells.select([name for name in cells.columns if name not in set(same)])
     if 0 in cells.cells.shape:
         raise cells.error(f"has no {'columns' if cells.cells.shape[0] else 'rows'}")
     return Arranged(cells, ids, counts, tuple(notes), groups)
+
+
+def left_out(names: Sequence[str], cells: Cells) -> list[str]:
+    """A line on columns of one value or none."""
+    if len(names) == len(cells.columns):
+        raise cells.error("every column has one value or none: there is nothing to explain")
+    some = f"column{'s' if len(names) > 1 else ''} {listed([show(name) for name in names])}"
+    return [f"{some}: one value or none, so left out (--constant keeps)"] if names else []
+
+
+def _varied(cells: Cells) -> np.ndarray:
+    """Which columns have two different values."""
+    numbers, numeric = cells.numbers()
+    many = np.fmin.reduce(numbers, axis=0) < np.fmax.reduce(numbers, axis=0)  # these pass NaN by
+    for place in np.flatnonzero(~numeric):
+        many[place] = len(set(Column.of(cells, int(place)).words)) > 1
+    return many
 
 
 def _plain_bits(cells: Cells) -> np.ndarray:
@@ -170,7 +200,6 @@ def _no_measurement(cells: Cells, place: int) -> str | None:
     rows = len(column.codes)
     distinct = len(column.values) == rows
     numbers = column.spread(column.numbers, np.nan)
-    whole = bool(np.all(numbers == np.round(numbers)))  # NaN is not
     # A reader calls a column without a name by its place, as R's and pandas' index has none.
     index = place == 0 and (
         name in INDEX
@@ -178,9 +207,8 @@ def _no_measurement(cells: Cells, place: int) -> str | None:
     )
     if index and distinct and rows > 1:
         return "it numbers or names the rows"
-    steps = np.sign(np.diff(numbers))
-    if whole and rows >= FEWEST_ROWS and steps[0] and (steps == steps[0]).all():
-        return "its cells are all distinct and in order, like row numbers"
+    if rows >= FEWEST_ROWS and set(np.diff(numbers)) in ({1.0}, {-1.0}):
+        return "its cells count the rows, in order, like row numbers"
     if distinct and re.search(r"(^|_|\.)(u?id|uuid|guid|key)$", name) and rows > 1:
         return "its cells are all distinct, like an id"
     if distinct and rows >= FEWEST_ROWS and (column.sorts == "text").all():
@@ -190,7 +218,7 @@ def _no_measurement(cells: Cells, place: int) -> str | None:
     body = name in ("weight", "weights") and abs(some.mean() - 1.0) > 0.02
     number = (column.sorts == "number").all() and len(set(column.numbers)) > 2
     if number and WEIGHT.search(name) and not body:
-        return "its name says that it weighs rows or counts people"
+        return WEIGHS
     return None
 
 

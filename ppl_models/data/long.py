@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from .cells import Cells, listed, show
-from .columns import Arranged, Said
+from .columns import Arranged, Said, left_out
 from .encoding import Column, Encoded, encode
 
 PEOPLE = ("person", "subject", "student", "user", "participant", "respondent", "model", "id")
@@ -41,7 +41,7 @@ def read_answers(
     cells: Cells,
     names: tuple[str, str, str],
     kind: str,
-    kinds: Mapping[str, str],
+    said: Said,
     items: Sequence[str] | None,
     known: Mapping[str, Sequence[str]] | None,
 ) -> tuple[Arranged, Encoded]:
@@ -58,12 +58,13 @@ def read_answers(
 
     every = tuple(dict.fromkeys(word for one in (known or {}).values() for word in one))
     known_here = {names[2]: every} if every else None
-    one = encode(cells.select(names[2:]), kind, kinds=kinds, known=known_here)
+    one = encode(cells.select(names[2:]), kind, kinds=said.kinds, known=known_here)
     people, asked = (Column.of(cells, cells.columns.index(name)) for name in names[:2])
     for column in (people, asked):
         if (column.codes < 0).any():
             row = int(np.argmax(column.codes < 0))
             raise cells.wrong(row, column.place, "the cell is missing")
+    items_are_free = items is None
     items = tuple(asked.words if items is None else items)
     place_of = {name: place for place, name in enumerate(items)}
     across = asked.spread([place_of.get(name, -1) for name in asked.words], -1)
@@ -87,7 +88,13 @@ def read_answers(
         f"one answer a row: {shape[0]} of {show(names[0])} × {shape[1]} of {show(names[1])}, "
         f"{len(used)} answers in {show(names[2])}"
     )
-    table = Arranged(cells._replace(columns=items), tuple(people.words), None, (note,), None)
+    notes = [note]
+    if said.vary and items_are_free:
+        low, high = (f(values, 0, where=mask, initial=e) for f, e in ((np.min, 127), (np.max, -1)))
+        kept = [i for i, many in enumerate(low < high) if many]
+        notes += left_out([x for i, x in enumerate(items) if low[i] >= high[i]], cells)
+        items, values, mask = tuple(items[i] for i in kept), values[:, kept], mask[:, kept]
+    table = Arranged(cells._replace(columns=items), tuple(people.words), None, tuple(notes), None)
     coding, levels = one.coding * len(items), one.levels * len(items)
     if kind != "binary":
         levels = _own_levels(table.cells, values, mask, one.levels[0], known)

@@ -273,10 +273,12 @@ def _load(
     """
     said = said or Said()
     look = "binary" if kind == "binary" else "real"
+    if reading["header"] is None:
+        reading["header"] = said.header
     cells = read_cells(path, kind=look, **reading)
     names = long_columns(cells, said) if kind not in ("real", "mixed") else None
     if names is not None:
-        arranged, encoded = read_answers(cells, names, kind, said.kinds, columns, known)
+        arranged, encoded = read_answers(cells, names, kind, said, columns, known)
         allow_missing, allow_empty = True, True
         allow_constant |= columns is not None
     else:
@@ -302,6 +304,10 @@ def _load(
     )  # fmt: skip
 
 
+SHEETS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers", ".sav", ".dta", ".sas7bdat", ".rds")
+"""What other programs save as their own."""
+
+
 def read_cells(
     file: str | PathLike[str],
     *,
@@ -322,6 +328,10 @@ def read_cells(
     }
     check_file(path)
     suffix = next((x for x in readers if path.name.lower().endswith(x)), None)
+    if path.suffix.lower() in SHEETS:
+        raise complain(
+            path, "save it as CSV there: a sheet or a file of another program is not read"
+        )
     if suffix is None:
         known = ", ".join(readers)
         raise complain(path, f"is of no known kind: its name must end in one of {known}")

@@ -9,6 +9,8 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import itertools
+import re
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,9 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from .cells import FEWEST_ROWS, MISSING, Cells, complain, name_columns, understand
+from .cells import FEWEST_ROWS, MISSING, Cells, Token, complain, name_columns, understand
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".data")
+DECIMAL_COMMA = re.compile(r"(?<![^;\t\n \"])([-+]?\d*),(\d+)(?![^;\t\n \"])")
+"""A number with a comma for its point, between marks that are none."""
+MOST_LOOKED_AT = 1000
+"""Rows in which the numbers of the first are looked for."""
 
 
 def read_text(path: Path, *, header: bool | None, kind: str) -> Cells:
@@ -28,20 +34,27 @@ def read_text(path: Path, *, header: bool | None, kind: str) -> Cells:
     """
     text = _decode(path, _bytes(path))
     delimiter = _delimiter(path, text.split("\n", 20)[:20])
+    if delimiter != "," and "," in text:
+        text = DECIMAL_COMMA.sub(r"\1.\2", text)
     records = _records(io.StringIO(text, newline=""), delimiter)
     try:
-        first, num_lines, second = next(records), records.line_num, next(records, None)
+        first, num_lines = next(records), records.line_num
+        below = list(itertools.islice(records, MOST_LOOKED_AT))
     except csv.Error as error:
         raise complain(path, f"cannot be read as a table ({error})", row=1) from None
     if not first:
         raise complain(path, "is blank: names or values must stand here", row=1)
-    named = has_header(first, second, kind) if header is None else header
+    named = has_header(first, below, kind) if header is None else header
+    if named is None:
+        problem = "may be names or values: say --header or --no-header (header=True or False)"
+        raise complain(path, problem, row=1)
+    second = below[0] if below else None
     if named and second is not None and 1 < len(first) == len(second) - 1:
         first = ["", *first]  # R's write.table gives names to all columns but the row names
     if named and second is None:
         raise complain(path, "has a row of names and no data below it")
     columns = name_columns(path, first if named else len(first))
-    hint = " (if row 1 holds the names of the columns, give header=True)"
+    hint = " (if row 1 holds the names of the columns: --header, header=True)"
     hint = hint if header is None and not named else ""
     body = text.split("\n", num_lines)[num_lines] if named else text
     cells = plain_bits(body, delimiter, len(columns)) if kind == "binary" else None
@@ -50,35 +63,60 @@ def read_text(path: Path, *, header: bool | None, kind: str) -> Cells:
     return Cells(path, cells, columns, 1 + named, hint)
 
 
-def has_header(first: list[str], second: list[str] | None, kind: str) -> bool:
-    """Whether the first row of a table holds names.
+def has_header(first: list[str], below: list[list[str]], kind: str) -> bool | None:
+    """Whether the first row of a table holds names; None where it may or may not.
 
     It does when some cell of it is text that is no value at all, and no cell of it looks like the
-    one beneath; or when, in a binary table, it counts the columns (0, 1, 2, … or 1, 2, 3, …).
+    one beneath. Names that are numbers are told by three signs: the column without a name before
+    them counts the rows or names them; they are no values of the table; they count the columns
+    (0, 1, 2, … or 1, 2, 3, …) and go beyond the values beneath.
 
-    >>> has_header(["smokes", "drinks"], ["0", "1"], "binary")
+    >>> has_header(["smokes", "drinks"], [["0", "1"]], "binary")
     True
-    >>> has_header(["yes", "maybe"], ["yes", "no"], "binary")
+    >>> has_header(["yes", "maybe"], [["yes", "no"]], "binary")
     False
+    >>> has_header(["", "1", "2"], [["7", "1", "0"], ["8", "0", "1"], ["9", "1", "1"]], "binary")
+    True
+    >>> has_header(["1", "2", "3"], [["3", "1", "2"]], "real") is None
+    True
     """
     tokens = [understand(cell) for cell in first]
     text = any(token.sort == "text" for token in tokens)
-    if second is None:
+    if not below:
         return text
     if text:
-        for token, below in zip(tokens, map(understand, second), strict=False):
-            alike = token.sort == below.sort and token.sort in ("number", "word")
+        for token, beneath in zip(tokens, map(understand, below[0]), strict=False):
+            alike = token.sort == beneath.sort and token.sort in ("number", "word")
             if alike and (kind == "real" or token.number in (-1.0, 0.0, 1.0)):
                 return False
         # Rows of agree and disagree have no names above them.
         return not {x.strip() for x in first if understand(x).sort == "text"} & {
-            x.strip() for x in second
+            x.strip() for x in below[0]
         }
-    if kind == "real":
+    corner = len(first) > 1 and not first[0].strip()
+    names = [token.number for token in tokens[corner:]]
+    if any(token.sort != "number" for token in tokens[corner:]) or len(set(names)) < len(names):
         return False
-    values = [token.number for token in tokens]
-    counted = values in ([float(n + begin) for n in range(len(values))] for begin in (0, 1))
-    return counted and max(values) >= 2.0
+    if corner and _names_rows([understand(row[0]) for row in below if row]):
+        return True
+    cells = [understand(cell) for row in below for cell in row[corner:]]
+    found = {cell.number for cell in cells if cell.sort == "number"}
+    counted = names in ([float(n + begin) for n in range(len(names))] for begin in (0, 1))
+    if counted and (corner or max(names) >= 2.0):
+        return True if max(names) > max(found, default=0.0) else None
+    if len(names) < 2 or not found or found & {*names}:
+        return False
+    whole = all(number == round(number) for number in names)
+    return (
+        found <= {-1.0, 0.0, 1.0, 2.0} if kind == "binary" else None if corner and whole else False
+    )
+
+
+def _names_rows(tokens: list[Token]) -> bool:
+    """Whether the cells of a column count the rows, or are a different text in each."""
+    texts = [token.sort == "text" for token in tokens]
+    steps = {b.number - a.number for a, b in itertools.pairwise(tokens)}
+    return all(texts) or (len(tokens) > 1 and steps == {1.0})
 
 
 def _bytes(path: Path) -> bytes:

@@ -353,7 +353,8 @@ def test_complete_keeps_what_was_seen_and_fills_in_the_rest(fitted):
     names, values = use("complete", fitted)
     mask, params = fitted[4], fitted[3]
     assert names == ["row", *NAMES]
-    np.testing.assert_array_equal(values[:, 1:][mask], MADE.values[40:][mask])
+    np.testing.assert_array_equal(values[:, 1:][mask], MADE.values[40:][mask] + 1)  # as written
+    np.testing.assert_array_equal(values[:, 0], 101 + np.arange(20))
     both = joint(params, MADE.values[40:], mask)
     probability = both / both.sum(1, keepdims=True) @ params["probs"]
     np.testing.assert_allclose(values[:, 1:][~mask], probability[~mask], atol=1e-4)
@@ -368,7 +369,7 @@ def test_validation_keeps_the_step_that_explains_new_rows_best(fitted, capsys):
         "--set", "num_components=3", "--steps", "20", "--out", str(out),
     ]) == 0  # fmt: skip
     said, notes = capsys.readouterr()
-    assert notes.splitlines()[0].startswith("note      column 'case' is left out: its cells are")
+    assert notes.splitlines()[0].startswith("note      column 'case' is left out: its cells ")
     assert "q10', 'q11'" not in notes and "...: '1' is read as 0, '2' as 1" in notes
     said = next(x for x in said.splitlines() if x.startswith("valid"))
     params = {x: v.values for x, v in load(out)[0]["point_estimate"].items()}

@@ -75,7 +75,7 @@ def test_bad_text_gets_its_line(tmp_path, case):
 def test_names_in_doubt_get_a_hint(tmp_path):
     path = write(tmp_path / "a.csv", "a,1\n1,0\n0,1\n")
     with pytest.raises(
-        InputError, match=r"if row 1 holds the names of the columns, give header=True"
+        InputError, match=r"if row 1 holds the names of the columns: --header, header=True"
     ):
         load_table(path)
     assert load_table(path, header=True).columns == ("a", "1")
@@ -91,7 +91,8 @@ def test_long_and_broken_cells_stay_on_one_line(tmp_path):
 
 
 def test_kinds_that_are_not_read_get_their_line(tmp_path):
-    for name in ("a.xlsx", "a", "a.npy.gz", "a.gz"):
+    assert_complaint(write(tmp_path / "a.xlsx", "1,0\n"), "save it as CSV there")
+    for name in ("a", "a.npy.gz", "a.gz"):
         assert_complaint(write(tmp_path / name, "1,0\n"), "is of no known kind")
     cut = gzip.compress(b"a,b\n1,0\n" * 100)[:-20]
     assert_complaint(write(tmp_path / "a.csv.gz", cut), "is not a whole gzip file")

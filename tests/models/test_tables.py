@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from small_tables import BITS, HOLES, write
 
-from ppl_models.data import InputError, Table, load_table
+from ppl_models.data import InputError, Said, Table, load_levels, load_table
 
 NAMES = ("smokes", "drinks, ever", "walks")
 
@@ -95,12 +95,51 @@ def test_one_column_with_an_empty_cell(tmp_path):
         ("1,2,3\n1,0,1\n0,1,0\n", None, ("1", "2", "3"), 2),
         ("yes,no\nno,yes\n", None, ("x1", "x2"), 2),
         ("yes,no\nno,yes\n", False, ("x1", "x2"), 2),
+        # As pandas and R write row names, and numbers as names.
+        (",0,1\n0,1,0\n1,0,1\n2,1,1\n", None, ("x1", "0", "1"), 3),
+        ('"","1","2"\n"a",1,0\n"b",0,1\n', None, ("x1", "1", "2"), 2),
+        ("2001,2002\n1,0\n0,1\n", None, ("2001", "2002"), 2),
+        (",7,5\n12,1,0\n9,0,1\n", None, ("x1", "7", "5"), 2),
+        (",1\n1,0\n0,1\n", False, ("x1", "x2"), 3),
     ],
 )
 def test_names_are_told_from_values(tmp_path, text, header, columns, rows):
-    table = load_table(write(tmp_path / "a.csv", text), header=header)
-    assert table.columns == columns
-    assert table.values.shape == (rows, len(columns))
+    unnamed = [columns[0]] if text[0] in ',"' and columns[1] in "017" else []
+    said = Said(drop=tuple(unnamed))
+    table = load_table(write(tmp_path / "a.csv", text), header=header, said=said)
+    assert table.columns == columns[len(unnamed) :]
+    assert table.values.shape == (rows, len(columns) - len(unnamed))
+
+
+@pytest.mark.parametrize("text", ["1,2\n2,1\n1,1\n", ",0,1\n1,0,1\n,1,1\n"])
+def test_names_that_may_be_values_are_asked_about(tmp_path, text):
+    path = write(tmp_path / "a.csv", text)
+    with pytest.raises(InputError, match="row 1: may be names or values: say --header or --no-"):
+        load_table(path)
+    how = {"allow_constant": True, "allow_empty": True}
+    assert [len(load_table(path, said=Said(header=x), **how).mask) for x in (True, False)] == [2, 3]
+
+
+def test_decimal_commas(tmp_path):
+    text = "a;b\n1,5;-0,25\n2;,5\n"
+    table = load_table(write(tmp_path / "a.csv", text), kind="real")
+    assert table.values.tolist() == [[1.5, -0.25], [2.0, 0.5]]
+
+
+@pytest.mark.parametrize("text", [
+    ",q1,q2,q3,,\na,1,0,1,,\nb,0,0,1,,\nc,1,1,1,,\n",
+    "person,item,response\n" + "".join(
+        f"{p},{q},{a}\n" for p, row in zip("abc", ("101", "001", "111"), strict=True)
+        for q, a in zip(("q1", "q2", "q3"), row, strict=True)
+    ),
+])  # fmt: skip
+def test_columns_of_one_value_can_be_left_out(tmp_path, text):
+    path = write(tmp_path / "a.csv", text)
+    said = Said(guess=True, vary=True)
+    for table in (load_table(path, said=said), load_levels(path, said=said)):
+        assert table.columns == ("q1", "q2") and table.ids == ("a", "b", "c")
+        assert table.values.tolist() == [[1, 0], [0, 0], [1, 1]]
+        assert any("'q3'" in note and "one value or none" in note for note in table.notes)
 
 
 @pytest.mark.parametrize("dtype", [bool, np.uint8, np.int8, np.int64, np.float32, np.float64])
