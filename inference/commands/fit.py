@@ -124,7 +124,7 @@ def fit_table(given: Given, namespace: argparse.Namespace, hidden: np.ndarray | 
         params = {x: groups["posterior"][x].values for x in params}
     lines, tables = report(given, contender.name, contender, params, facts, settings, namespace)
     if namespace.posterior and contender.kind == "point":
-        more, shown = _posterior(given, params, namespace)
+        more, shown = _posterior(given, params, facts.get("optima"), namespace)
         groups, lines = groups | more, [*lines, *shown]
     lines += [] if hidden is None else held_out(given, params, hidden)
     return Fit(given, choice, facts, groups, lines, tables)
@@ -281,7 +281,7 @@ def _checks(kind: str, draws: Any, program: Any, arguments: Arguments) -> dict[s
 
 
 def _posterior(
-    given: Given, params: dict[str, np.ndarray], namespace: argparse.Namespace
+    given: Given, params: dict[str, np.ndarray], optima: Any, namespace: argparse.Namespace
 ) -> tuple[Any, list[str]]:
     """Groups of draws about a point estimate, and what is said of them."""
     from ..files.predictive import draws_groups
@@ -292,6 +292,7 @@ def _posterior(
     with stage("posterior"), blame(given.name, "has no posterior about its fit"):
         found = posterior_draws(
             given.program, point, given.table.values, rng_key=random.key(namespace.seed),
+            others=optima.others if optima else None,
             **({} if namespace.budget is None else {"budget": namespace.budget}), **given.kwargs,
         )  # fmt: skip
     arguments = (given.table.values,), given.kwargs

@@ -35,7 +35,7 @@ from ..evaluation.diagnostics import RHAT
 from ..evaluation.standard_errors import undetermined_words
 from ..numerics.annealed import good_k
 from ..posterior.chains import SOUND
-from ..posterior.laplace import ENOUGH
+from ..posterior.laplace import SHARE
 from ..running.contract import Stop
 
 CLOSE, FINE = 0.01, 0.0025
@@ -121,7 +121,8 @@ UNCERTAINTY: dict[str, tuple[Check, ...]] = {
     "variational": (
         ("pareto_k", "Pareto k̂ {pareto_k:.2f}",
          _above(lambda row: good_k(int(row.get("num_weighed") or row.get("num_scored") or 1000)))),
-        ("effective", "{effective:.0f} effective draws", lambda count, _: not count >= ENOUGH),
+        ("effective", "{effective:.0f} effective draws of {num_weighed}",
+         lambda count, row: not count >= SHARE * row["num_weighed"]),
         STARTS,
     ),
 }  # fmt: skip

@@ -26,7 +26,7 @@ from ..running import clock
 from ..types import Params
 from .chains import advise, chains, faults
 from .collapsed import Density, collapsed, density_of
-from .laplace import Hill, Mode, Weighted, find_mode, importance
+from .laplace import Hill, Mode, Weighted, distinct, find_mode, importance
 
 MOST_PARAMETERS = 2000
 """Unconstrained parameters whose curvature is computed and inverted."""
@@ -73,6 +73,7 @@ def posterior_draws(
     model: Callable,
     params: Params,
     *args: Any,
+    others: Params | None = None,
     num_draws: int = 1000,
     rng_key: Array | None = None,
     budget: float | None = 600.0,
@@ -85,14 +86,16 @@ def posterior_draws(
     log prior + log likelihood + log Jacobian in unconstrained coordinates, in float64; draws of
     the normal there have Pareto-smoothed importance weights and are resampled to equal weight.
     While k̂ says that the weights cannot be trusted, or fewer than 400 draws are effective, blocks
-    of a Student t and of adapted ones are added. Where k̂ fails all the same, or fewer than 100 are
-    effective, NUTS begins at these draws, with the inverse curvature as its metric, and runs until
-    its checks pass. `how` says which it was.
+    of a Student t and of adapted ones are added. Where k̂ fails all the same, or fewer than a fifth
+    are effective, NUTS begins at these draws, with the inverse curvature as its metric, and runs
+    until its checks pass. `how` says which it was.
 
     Labels and signs that can be exchanged are one mode; their number counts in `log_evidence`.
     Factors that can be rotated are drawn on a slice (`evaluation.symmetry.Group`).
 
     :param params: an optimum, of maximum likelihood or of the posterior; it may lie at a bound.
+    :param others: further optima on a leading axis, as `result.optima.others`: draws about each of
+        their modes are weighed in one mixture. Where factors rotate they are not.
     :param budget: seconds that NUTS may take at most.
     :param fall_back: whether NUTS runs where importance weights cannot be trusted.
 
@@ -106,10 +109,10 @@ def posterior_draws(
     check_data(args, kwargs)
     key = random.key(0) if rng_key is None else rng_key
     rng = np.random.default_rng(np.asarray(random.key_data(key)))
-    about = about_fit(model, params, args, kwargs, num_draws)
+    about = about_fit(model, params, args, kwargs, num_draws, others)
     with jax.enable_x64(True):
         began = clock.seconds()
-        found = importance(about.log_density, about.mode, rng, num_draws)
+        found = importance(about.log_density, about.modes, rng, num_draws)
         result = about.result(found, rng, num_draws, about.seconds + clock.seconds() - began)
     if found.sound or not fall_back:
         return result
@@ -185,17 +188,22 @@ def _compile(
 
 
 class Neighbourhood(NamedTuple):
-    """A mode of the density on a slice."""
+    """Modes of the density on a slice."""
 
     density: Density
     arrays: list[Array]
     compiled: Compiled
     group: Group
     slice: Slice
-    mode: Mode  # (q,) on the slice
+    modes: list[Mode]  # (q,) on the slice, the highest first
     reference: dict[str, np.ndarray]  # parameters at the start: at the mode units may be equal
     seconds: float
     compile_seconds: float
+
+    @property
+    def mode(self) -> Mode:
+        """The highest."""
+        return self.modes[0]
 
     def log_density(self, draws: np.ndarray) -> np.ndarray:
         """Of points of the slice, (count, q); -inf where another image is nearer."""
@@ -223,9 +231,10 @@ class Neighbourhood(NamedTuple):
         )  # fmt: skip
 
     def starts(self, rng: np.random.Generator, count: int) -> Params:
-        """Draws of the normal about the mode, unconstrained, a leading axis of so many."""
-        steps = rng.normal(size=(count, len(self.mode.place)))
-        flat = self.slice.place(self.mode.place + steps @ self.mode.root.T)
+        """A draw of the normal about each mode in turn, unconstrained, on a leading axis."""
+        modes = [self.modes[i % len(self.modes)] for i in range(count)]
+        short = [x.place + x.root @ rng.normal(size=len(x.place)) for x in modes]
+        flat = self.slice.place(np.stack(short))
         with jax.enable_x64(True):
             return jax.device_get(jax.vmap(self.density.unravel)(jnp.asarray(flat)))
 
@@ -257,6 +266,8 @@ class Neighbourhood(NamedTuple):
     def notes(self, found: Weighted) -> tuple[str, ...]:
         """What is to be known of the draws, a sentence each."""
         notes = [self.group.words] if self.group.blocks else []
+        if len(self.modes) > 1:
+            notes.append(f"drawn about {len(self.modes)} modes, weighed in one mixture")
         apart = float(np.isfinite(found.log_p).mean())
         if apart < TOLD_APART:
             notes.append(
@@ -286,17 +297,20 @@ class Neighbourhood(NamedTuple):
 
 
 def about_fit(
-    model: Callable, params: Params, args: tuple, kwargs: dict[str, Any], num_draws: int = 1
-) -> Neighbourhood:
-    """The mode near the parameters of a fit, with its symmetries; in float64."""
+    model: Callable, params: Params, args: tuple, kwargs: dict[str, Any], num_draws: int = 1,
+    others: Params | None = None,
+) -> Neighbourhood:  # fmt: skip
+    """The modes near the parameters of a fit and others, with their symmetries; in float64."""
     with jax.enable_x64(True):
         args, kwargs = _wide((args, kwargs))
-        return _open(model, _wide(dict(params)), args, kwargs, num_draws)
+        more = None if others is None else _wide(dict(others))
+        return _open(model, _wide(dict(params)), args, kwargs, num_draws, more)
 
 
 def _open(
-    model: Callable, params: Params, args: tuple, kwargs: dict[str, Any], num_draws: int
-) -> Neighbourhood:
+    model: Callable, params: Params, args: tuple, kwargs: dict[str, Any], num_draws: int,
+    others: Params | None = None,
+) -> Neighbourhood:  # fmt: skip
     began, device = time.perf_counter(), one_device(args, kwargs)
     arrays, settings = device.arrays, (model, device.static, device.tree)
 
@@ -327,10 +341,17 @@ def _open(
     inputs = first, arrays, slice_
     compiled = executable(make, inputs, "mode", *settings, repr(group.blocks), num_draws)
     ready, running = time.perf_counter() - began, clock.seconds()
-    mode = find_mode(compiled.hill, first, arrays, slice_)
+    places = [first]
+    if others is not None and slice_.basis is None:
+        near = align_to(model, jax.device_get(others), reference, (args, kwargs))
+        count = len(next(iter(near.values())))
+        places += [np.asarray(inside({x: v[i] for x, v in near.items()}, arrays))
+                   for i in range(count)]  # fmt: skip
+    modes = distinct([find_mode(compiled.hill, x, arrays, slice_) for x in places])
+    modes.sort(key=lambda x: float(compiled.hill.value(x.place, arrays, slice_)))
     spent = clock.seconds() - running
     return Neighbourhood(
-        density, arrays, compiled, group, slice_, mode, reference, spent, ready
+        density, arrays, compiled, group, slice_, modes, reference, spent, ready
     )  # fmt: skip
 
 

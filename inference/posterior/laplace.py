@@ -13,7 +13,7 @@ of all.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -41,10 +41,11 @@ FEWEST = 25
 """Draws whose weights have a tail that can be fitted."""
 HOW = ("Laplace", "Student t", "mixture")
 """By the blocks of draws."""
-BLOCKS = 8
+BLOCKS = 4
 """At most, while fewer draws are effective than are asked of chains."""
-ENOUGH = 100
-"""Effective draws: with fewer, 95 % intervals read off them hold 93 % or less."""
+SHARE = 0.2
+"""Of the draws that are to be effective: where fewer are, a tenth of the posterior can lie where no
+draw is, and k̂ does not see it (small mixtures, of which a component may be empty)."""
 HOPELESS = 1.0
 """A k̂ above which weights have no mean, and three blocks do not mend them."""
 
@@ -114,6 +115,21 @@ def find_mode(hill: Hill, start: np.ndarray, *more: Any) -> Mode:
     return Mode(place, root)
 
 
+def distinct(modes: Sequence[Mode]) -> list[Mode]:
+    """Modes that are more than a standard deviation from each before.
+
+    >>> modes = [Mode(np.array([x]), np.eye(1)) for x in (0.0, 0.1, 3.0)]
+    >>> [float(x.place[0]) for x in distinct(modes)]
+    [0.0, 3.0]
+    """
+    found: list[Mode] = []
+    for mode in modes:
+        away = [np.linalg.solve(x.root, mode.place - x.place) for x in found]
+        if all(x @ x > 1.0 for x in away):
+            found.append(mode)
+    return found
+
+
 class Proposal(NamedTuple):
     """A normal (`tail` infinite) or Student t about a place."""
 
@@ -151,8 +167,9 @@ class Weighted(NamedTuple):
 
     @property
     def sound(self) -> bool:
-        """Whether k̂ is below its limit for so many draws, and enough of them are effective."""
-        return self.pareto_k <= good_k(int((self.weights > 0).sum())) and self.effective >= ENOUGH
+        """Whether k̂ is below its limit for their number, and enough of them are effective."""
+        enough = self.effective >= SHARE * len(self.draws)
+        return enough and self.pareto_k <= good_k(int((self.weights > 0).sum()))
 
     @property
     def effective(self) -> float:
@@ -187,24 +204,27 @@ def weigh(how: str, draws: np.ndarray, log_p: np.ndarray, log_q: np.ndarray) -> 
 
 def importance(
     log_density: Callable[[np.ndarray], np.ndarray],
-    mode: Mode,
+    modes: Sequence[Mode],
     rng: np.random.Generator,
     count: int,
 ) -> Weighted:
-    """Draws about a mode whose weights can be trusted, if some of the proposals gives such.
+    """Draws about modes whose weights can be trusted, if some of the proposals gives such.
 
     :param log_density: of draws (count, p); -inf where they do not stand for themselves.
+    :param modes: the highest first; each has an equal part of the first draws.
 
     >>> normal = Mode(np.zeros(2), np.eye(2))
     >>> log_p = lambda x: -0.5 * (x**2).sum(-1)
-    >>> found = importance(log_p, normal, np.random.default_rng(0), 2000)
+    >>> found = importance(log_p, [normal], np.random.default_rng(0), 2000)
     >>> found.how, found.effective > 1900, abs(found.log_mean[0] - math.log(2 * math.pi)) < 0.02
     ('Laplace', True, True)
     """
-    tail = Proposal(mode.place, mode.root, TAIL)
-    fresh = [(Proposal(mode.place, mode.root), count - count // 5), (tail, count // 5)]
+    sizes = np.diff(np.arange(len(modes) + 1) * count // len(modes))
+    tails = [(Proposal(x.place, x.root, TAIL), n) for x, n in zip(modes, sizes, strict=True)]
+    fresh = [(x._replace(tail=math.inf), n - n // 5) for x, n in tails]
+    fresh += [(x, n // 5) for x, n in tails]
     parts: list[tuple[Proposal, int]] = []
-    draws, log_p = np.empty((0, len(mode.place))), np.empty(0)
+    draws, log_p = np.empty((0, len(modes[0].place))), np.empty(0)
     for number in range(BLOCKS):
         parts += fresh
         new = np.concatenate([proposal.draw(rng, size) for proposal, size in fresh])
@@ -214,7 +234,7 @@ def importance(
         enough = found.sound and found.effective >= ESS
         if enough or (number > 1 and found.pareto_k > HOPELESS):
             break
-        fresh = [(_moments(found, mode.root) if number else tail, count)]
+        fresh = [(_moments(found, modes[0].root), count)] if number else tails
     return found
 
 

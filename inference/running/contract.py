@@ -91,6 +91,10 @@ MOST_SHOWN = 6
 """Losses of optima in a sentence."""
 
 
+NATS = 10.0
+"""Below the best an optimum holds nothing of a posterior."""
+
+
 class Optima(NamedTuple):
     """Where the lineages of a run ended.
 
@@ -102,6 +106,7 @@ class Optima(NamedTuple):
     values: np.ndarray  # (num_lineages,) the loss that each ended with, the best first
     agree: int  # how many ended at the best, as far as their steps can tell
     alone: int  # how many ended where no other did
+    params: Params | None = None  # (num_lineages, ...) by site, where each ended
 
     @property
     def better(self) -> float:
@@ -111,6 +116,14 @@ class Optima(NamedTuple):
         since there are few: it cannot be less than 1 / (num_lineages + 2).
         """
         return (self.alone + 1) / (len(self.values) + 2)
+
+    @property
+    def others(self) -> Params | None:
+        """Parameters of the optima below the best that hold a part of a posterior, if any do."""
+        few = slice(self.agree, int((self.values < self.values[0] + NATS).sum()))
+        if self.params is None or few.start >= few.stop:
+            return None
+        return {x: v[few] for x, v in self.params.items()}
 
     def __str__(self) -> str:
         losses = ", ".join(f"{x:.6g}" for x in self.values[:MOST_SHOWN])

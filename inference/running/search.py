@@ -411,7 +411,10 @@ class Lineages:
     def optima(self, state: LineageState) -> Optima:
         """Where the lineages stand, the best first."""
         ran = np.asarray(state.idle) < SKIPPED
-        return optima_of(np.asarray(state.losses, np.float64)[:, ran])
+        losses = np.asarray(state.losses, np.float64)[:, ran]
+        order = np.flatnonzero(ran)[np.argsort(losses[-1])]
+        places = jax.tree.map(lambda x: np.asarray(x)[order], self.params(state))
+        return optima_of(losses)._replace(params=places)
 
     def params(self, state: LineageState) -> Params:
         return jax.vmap(self.method.get_params)(state.states)

@@ -210,7 +210,7 @@ def test_heavy_tails_are_met_by_other_proposals(tail):
     """The normaliser of a Student t, from a normal that is three times too narrow."""
     target = Proposal(np.full(3, 1.0), 3.0 * np.eye(3), tail)
     near = Mode(np.zeros(3), np.eye(3))
-    found = importance(target.log_prob, near, np.random.default_rng(0), 4000)
+    found = importance(target.log_prob, [near], np.random.default_rng(0), 4000)
     assert found.how != "Laplace" and found.sound
     value, error = found.log_mean
     assert abs(value) < 4 * error
@@ -219,9 +219,31 @@ def test_heavy_tails_are_met_by_other_proposals(tail):
 def test_more_is_drawn_until_enough_draws_are_effective():
     """A proposal 1.6 times too wide in ten dimensions: k̂ is small, one draw of ten effective."""
     target, wide = Proposal(np.zeros(10), np.eye(10)), Mode(np.zeros(10), 1.6 * np.eye(10))
-    found = importance(target.log_prob, wide, np.random.default_rng(0), 1000)
+    found = importance(target.log_prob, [wide], np.random.default_rng(0), 1000)
     assert found.how != "Laplace" and found.sound and found.effective >= 400
     assert abs(found.log_mean[0]) < 4 * found.log_mean[1]
+
+
+def test_a_mode_apart_is_found_from_the_other_optima():
+    """Bits of one column by a cosine: two modes, of which one holds three quarters."""
+
+    def twofold(data):
+        angle = numpyro.sample("angle", dist.Normal(0.0, 3.0))
+        numpyro.factor("tilt", 0.6 * angle)
+        with numpyro.plate("data", len(data)):
+            numpyro.sample("bits", dist.Bernoulli(probs=jnp.exp(-((angle**2 - 4) ** 2))), obs=data)
+
+    data, grid = np.ones(4), np.linspace(-4, 4, 20001)
+    known = np.exp(-4 * (grid**2 - 4) ** 2 - grid**2 / 18 + 0.6 * grid)
+    start, others = {"angle": np.array(-1.9)}, {"angle": np.array([1.9, 2.0])}
+    found = posterior_draws(twofold, start, data, others=others)
+    assert found.sound and "2 modes" in found.notes[0]
+    above = known[grid > 0].sum() / known.sum()
+    assert abs((found.params["angle"] > 0).mean() - above) < 4 * np.sqrt(0.25 / 400)
+    evidence = np.log(known.sum() * (grid[1] - grid[0]) / np.sqrt(18 * np.pi))
+    assert abs(found.log_evidence - evidence) < 4 * found.evidence_error
+    alone = posterior_draws(twofold, start, data)
+    assert (alone.params["angle"] < 0).all()
 
 
 def test_a_proposal_is_scipys():

@@ -255,7 +255,8 @@ def many_posteriors(
     drawn = []
     for key, table in zip(random.split(rng_key, len(data)), np.asarray(data), strict=True):
         fit = engine.run(key, EM_STEPS, table, progress_bar=False, tolerance=1e-7, **kwargs)
-        found = posterior_draws(model, fit.params, table, rng_key=key, **kwargs)
+        others = fit.optima.others if fit.optima else None
+        found = posterior_draws(model, fit.params, table, others=others, rng_key=key, **kwargs)
         flat = {x: v.reshape((-1, *v.shape[2:])) for x, v in found.params.items()}
         count = len(next(iter(flat.values())))
         drawn.append({x: v[np.arange(num_samples) * count // num_samples] for x, v in flat.items()})
