@@ -23,15 +23,12 @@ from ...types import Arguments, Params
 from ..shared import check_shapes
 from .flips import Rules, open_bits
 from .layers import (
-    Blocks,
     Layered,
+    Learning,
     Memory,
     Phase,
-    Priors,
-    forgotten,
     open_layers,
     read_priors,
-    run_epoch,
     start_uniform,
 )
 from .noisy_or import Network, Seen, read_network, read_seen, trace_off
@@ -156,7 +153,15 @@ class GibbsEM(Algorithm):
             bits = jnp.zeros((anatomy.num_data, anatomy.num_bits), jnp.int8)
         level = jnp.asarray(len(anatomy.latents) if self.schedule == "joint" else 1)
         changed = jnp.ones(anatomy.num_bits) if self.schedule == "stability" else None
-        memory = self.memory(layered, params, (args, kwargs))
+        memory = None
+        if self.learn_from == "all":  # running sums, as yet empty: the first epoch fills them
+
+            def read(params: Params) -> Memory:
+                learning = self.learning(layered, params, (args, kwargs))
+                return learning.forgotten(self.network(layered, params, (args, kwargs)))
+
+            like = jax.eval_shape(read, params)
+            memory = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
         return GibbsEMState(params, jnp.zeros((), int), key, bits, level, changed, memory)
 
     def _checked(self, args: tuple, kwargs: dict[str, Any]) -> tuple[Layered, Rows]:
@@ -175,20 +180,16 @@ class GibbsEM(Algorithm):
 
     def update(self, state: GibbsEMState, *args: Any, **kwargs: Any) -> tuple[GibbsEMState, Array]:
         layered = self.open(args, kwargs)
-        anatomy = layered.program.anatomy
-        network, blocks, priors = self.read(layered, state.params, (args, kwargs))
+        network = self.network(layered, state.params, (args, kwargs))
+        learning = self.learning(layered, state.params, (args, kwargs))
         key, key_epoch = random.split(state.rng_key)
         level, phase = self._phase(layered, state)
         memory = state.memory
         if memory is not None:
             # What was learned without the layer that opens now says nothing of it.
-            anew = forgotten(layered, network, blocks.rows.num_data)
             keep = (state.step > 0) & (level == state.level)
-            memory = jax.tree.map(partial(jnp.where, keep), memory, anew)
-        epoch = run_epoch(
-            layered, network, blocks, state.bits, phase, key_epoch,
-            rules=self.rules, priors=priors, memory=memory, exact=self.exact(anatomy),
-        )  # fmt: skip
+            memory = jax.tree.map(partial(jnp.where, keep), memory, learning.forgotten(network))
+        epoch = learning.epoch(network, state.bits, phase, key_epoch, memory)
         params = layered.names.update(state.params, epoch.network)
         changed = None if state.changed is None else epoch.changed
         new = GibbsEMState(params, state.step + 1, key, epoch.bits, level, changed, epoch.memory)
@@ -252,19 +253,14 @@ class GibbsEM(Algorithm):
         """The network that the program is."""
         return open_layers(open_bits(self.model, args, kwargs, plate=self.plate))
 
-    def read(
-        self, layered: Layered, params: Params, arguments: Arguments
-    ) -> tuple[Network, Blocks, Priors]:
-        """The numbers of the network, the data in blocks, and the priors."""
+    def network(self, layered: Layered, params: Params, arguments: Arguments) -> Network:
+        """The numbers of the network."""
         anatomy = layered.program.anatomy
         one = rows_of(anatomy, *arguments).slice(0, 1)
-        network = read_network(self.model, anatomy.with_rows(1), layered.wiring, params, one)
-        return network, *self.read_rows(layered, params, arguments)
+        return read_network(self.model, anatomy.with_rows(1), layered.wiring, params, one)
 
-    def read_rows(
-        self, layered: Layered, params: Params, arguments: Arguments
-    ) -> tuple[Blocks, Priors]:
-        """The data in blocks, and the priors."""
+    def learning(self, layered: Layered, params: Params, arguments: Arguments) -> Learning:
+        """The data in blocks, the priors, and the rules."""
         anatomy = layered.program.anatomy
         rows = rows_of(anatomy, *arguments)
         one, size = rows.slice(0, 1), chunk_of(self.block_size, 0, rows)
@@ -276,23 +272,12 @@ class GibbsEM(Algorithm):
         def trace() -> dict:
             return trace_off(self.model, anatomy, one, params)
 
-        priors = read_priors(layered, trace, self.prior)
-        return Blocks(rows, size, observe), priors
+        priors, exact = read_priors(layered, trace, self.prior), self.exact(anatomy)
+        return Learning(layered, rows, size, observe, priors, self.rules, exact)
 
     def exact(self, anatomy: Anatomy) -> bool:
         """Whether all states are summed."""
         return 1 << anatomy.num_bits <= self.max_states
-
-    def memory(self, layered: Layered, params: Params, arguments: Arguments) -> Memory | None:
-        """Running sums, as yet empty: the first epoch fills them."""
-        if self.learn_from == "block":
-            return None
-        num_data = layered.program.anatomy.num_data
-
-        def read(params: Params) -> Memory:
-            return forgotten(layered, self.read(layered, params, arguments)[0], num_data)
-
-        return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(read, params))
 
     def _phase(self, layered: Layered, state: GibbsEMState) -> tuple[Array, Phase]:
         depth = len(layered.wiring.hidden)

@@ -21,7 +21,7 @@ from ...running.search import Search, each
 from ...running.settings import Range
 from ...types import Params
 from .gibbs_em import GibbsEM
-from .layers import Block, Blocks, Layered, Phase, forgotten, run_epoch, settle_block
+from .layers import Block, Learning, Phase
 from .noisy_or import Network
 from .replacing import Replacing
 
@@ -123,7 +123,7 @@ class GibbsSearch(Algorithm):
         layered = self.em.open(args, kwargs)
 
         def first(rows: Rows, params: Params, bits: Array | None) -> tuple[Any, Any, Array]:
-            network = self.em.read(layered, params, rows.join(rows.leaves))[0]
+            network = self.em.network(layered, params, rows.join(rows.leaves))
             many = lambda x: jnp.broadcast_to(x, (self.population, *x.shape))  # noqa: E731
             members, bits = jax.tree.map(many, (network, bits))
             return members, bits, jnp.full(self.population, -jnp.inf)
@@ -139,8 +139,8 @@ class GibbsSearch(Algorithm):
 
     def update(self, state: SearchState, *args: Any, **kwargs: Any) -> tuple[SearchState, Array]:
         layered = self.em.open(args, kwargs)
-        blocks, priors = self.em.read_rows(layered, state.params, (args, kwargs))
-        depth, exact = len(layered.wiring.hidden), self.em.exact(layered.program.anatomy)
+        learning = self.em.learning(layered, state.params, (args, kwargs))
+        depth, exact = len(layered.wiring.hidden), learning.exact
         turn = state.step // self.rounds
         level = jnp.minimum(turn + 1, depth)
         fresh = (state.step % self.rounds == 0) & (turn < depth)
@@ -148,30 +148,27 @@ class GibbsSearch(Algorithm):
         best = jnp.argmax(state.scores)
 
         units = {site: x.shape[-1] for site, x in state.members.leak.items()}
-        replacing = Replacing(layered, blocks, self.em.rules, units, level, fresh)
+        replacing = Replacing(learning, units, level, fresh)
         key, key_children = random.split(state.rng_key)
 
         def learn(key: Array, network: Network, bits: Array | None) -> tuple:
             def epoch(i: Array, carry: tuple) -> tuple:
                 network, bits, memory, _ = carry
                 learns = jax.tree.map(lambda x: x & (i < self.epochs), phase.learn)
-                done = run_epoch(
-                    layered, network, blocks, bits, phase._replace(learn=learns),
-                    random.fold_in(key, i),
-                    rules=self.em.rules, priors=priors, memory=memory, exact=exact,
-                )  # fmt: skip
+                now, key_epoch = phase._replace(learn=learns), random.fold_in(key, i)
+                done = learning.epoch(network, bits, now, key_epoch, memory)
                 return done.network, done.bits, done.memory, done.log_joint
 
             memory = None  # of earlier blocks: none where all rows are one
-            if self.em.learn_from == "all" and blocks.number > 1:
-                memory = forgotten(layered, network, blocks.rows.num_data)
+            if self.em.learn_from == "all" and learning.number > 1:
+                memory = learning.forgotten(network)
             # Where all states are summed, what a member is worth is the log joint of one more
             # epoch, in which nothing is learned.
             begin = (network, bits, memory, jnp.zeros_like(state.scores[0]))
             network, bits, _, worth = lax.fori_loop(0, self.epochs + exact, epoch, begin)
             if exact:
                 return network, bits, worth
-            return network, bits, self._worth(layered, network, blocks, bits, phase, key)
+            return network, bits, worth_of(learning, network, bits, phase, key)
 
         def child(key: Array, share: Array) -> tuple:
             network, bits = jax.tree.map(lambda x: x[best], (state.members, state.bits))
@@ -224,23 +221,17 @@ class GibbsSearch(Algorithm):
             compile_seconds=result.compile_seconds + polished.compile_seconds,
         )
 
-    def _worth(
-        self,
-        layered: Layered,
-        network: Network,
-        blocks: Blocks,
-        bits: Array | None,
-        phase: Phase,
-        key: Array,
-    ) -> Array:
-        """What a member is worth, from its states or from such as are sampled here."""
 
-        def visit(total: Array, block: Block) -> Array:
-            if bits is not None:
-                here = lax.dynamic_slice_in_dim(bits, block.begin, len(block.fresh))
-            else:
-                rules = self.em.rules
-                here = settle_block(layered, network, block, None, phase, key, rules)[0].bits
-            return total + block.fresh @ layered.score(network, block.seen, here, phase)
+def worth_of(
+    learning: Learning, network: Network, bits: Array | None, phase: Phase, key: Array
+) -> Array:
+    """What a member is worth, from its states or from such as are sampled here."""
 
-        return blocks.scan(visit, jnp.zeros(()))
+    def visit(total: Array, block: Block) -> Array:
+        if bits is not None:
+            here = lax.dynamic_slice_in_dim(bits, block.begin, len(block.fresh))
+        else:
+            here = learning.settle(network, block, None, phase, key)[0].bits
+        return total + block.fresh @ learning.layered.score(network, block.seen, here, phase)
+
+    return learning.scan(visit, jnp.zeros(()))

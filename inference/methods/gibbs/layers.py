@@ -175,12 +175,21 @@ class Block(NamedTuple):
     fresh: Array  # 1 for rows not seen before, so that nothing counts twice
 
 
-class Blocks(NamedTuple):
-    """The data, read a block of rows at a time: the last overlaps the one before it."""
+class Learning(NamedTuple):
+    """Rows that a network learns from, a block at a time, and by which rules. Static."""
 
+    layered: Layered
     rows: Rows
-    size: int
+    size: int  # of a block; the last one overlaps the one before it
     observe: Callable[[Arguments], dict[str, Seen]]  # what was observed in these rows
+    priors: Priors
+    rules: Rules
+    exact: bool  # sum over all states instead of drawing some; the log joint is the evidence then
+
+    @property
+    def number(self) -> int:
+        """Of blocks."""
+        return -(-self.rows.num_data // self.size)
 
     def scan(self, function: Callable[[Any, Block], Any], start: Any) -> Any:
         """`carry = function(carry, block)` from block to block."""
@@ -193,72 +202,82 @@ class Blocks(NamedTuple):
 
         return lax.scan(step, start, jnp.arange(self.number) * self.size)[0]
 
-    @property
-    def number(self) -> int:
-        return -(-self.rows.num_data // self.size)
+    def epoch(
+        self, network: Network, bits: Array | None, phase: Phase, key: Array, memory: Memory | None
+    ) -> Epoch:
+        """Go through the data in blocks: draw states, then re-estimate the weights.
 
+        The weights follow running sums, in which a block counts for as many rows as all blocks have
+        and older ones fade; after the last block, the sums of this epoch, in which every row counts
+        once.
 
-def run_epoch(
-    layered: Layered,
-    network: Network,
-    blocks: Blocks,
-    bits: Array | None,
-    phase: Phase,
-    key: Array,
-    *,
-    rules: Rules,
-    priors: Priors,
-    memory: Memory | None,
-    exact: bool,
-) -> Epoch:
-    """Go through the data in blocks: draw states, then re-estimate the weights.
+        :param bits: where the rows stand; None: all units begin off, and nothing is kept.
+        :param memory: the running sums; None: each block by itself, with the whole prior, as in the
+            paper.
+        """
+        layered, wiring, num_data = self.layered, self.layered.wiring, self.rows.num_data
 
-    The weights follow running sums, in which a block counts for as many rows as all blocks have
-    and older ones fade; after the last block, the sums of this epoch, in which every row counts
-    once.
+        def visit(carry: tuple, block: Block) -> tuple:
+            network, bits, total, changed, memory, whole = carry
+            if self.exact:
+                summed = sum_states(wiring, network, block.seen, block.fresh, phase.open_sites)
+                worth, sums = summed.evidence, summed.sums
+                # What two draws of the posterior would differ in.
+                flips = 2.0 * (summed.mean * (1.0 - summed.mean)).mean(0)
+            else:
+                settled, score = self.settle(network, block, bits, phase, key)
+                split = layered.program.split(settled.bits)
+                worth, flips = score(settled.bits, 1.0), settled.changed
+                sums = sum_shares(wiring, network, split, block.seen, block.fresh)
+                if bits is not None:
+                    bits = lax.dynamic_update_slice_in_dim(bits, settled.bits, block.begin, 0)
+            total, changed = total + block.fresh @ worth, changed + flips
+            if memory is not None:
+                whole = jax.tree.map(jnp.add, whole, sums)
+                memory = _remember(memory, sums, num_data / block.fresh.sum(), self.number)
+                sums = memory.sums
+            network = self._learn(network, sums, phase)
+            return network, bits, total, changed, memory, whole
 
-    :param bits: where the rows stand; None: all units begin off, and nothing is kept.
-    :param memory: the running sums; None: each block by itself, with the whole prior, as in the
-        paper.
-    :param exact: sum over all states instead of drawing some; the log joint is the evidence then.
-    """
-    num_bits, num_data = layered.program.anatomy.num_bits, blocks.rows.num_data
+        zero = jnp.zeros((), network.leak[wiring.observed[0]].dtype)
+        whole = None if memory is None else jax.tree.map(jnp.zeros_like, memory.sums)
+        start = (network, bits, zero, jnp.zeros(layered.program.anatomy.num_bits), memory, whole)
+        network, bits, total, changed, memory, whole = self.scan(visit, start)
+        if memory is not None and self.number > 1:
+            memory = memory._replace(sums=whole)
+            network = self._learn(network, whole, phase)
+        return Epoch(network, bits, total, changed / self.number, memory)
 
-    def visit(carry: tuple, block: Block) -> tuple:
-        network, bits, total, changed, memory, whole = carry
-        if exact:
-            summed = sum_states(layered.wiring, network, block.seen, block.fresh, phase.open_sites)
-            worth, sums = summed.evidence, summed.sums
-            # What two draws of the posterior would differ in.
-            flips = 2.0 * (summed.mean * (1.0 - summed.mean)).mean(0)
-        else:
-            settled, score = settle_block(layered, network, block, bits, phase, key, rules)
-            split = layered.program.split(settled.bits)
-            worth, flips = score(settled.bits, 1.0), settled.changed
-            sums = sum_shares(layered.wiring, network, split, block.seen, block.fresh)
-            if bits is not None:
-                bits = lax.dynamic_update_slice_in_dim(bits, settled.bits, block.begin, 0)
-        total, changed = total + block.fresh @ worth, changed + flips
-        if memory is not None:
-            whole = jax.tree.map(jnp.add, whole, sums)
-            memory = _remember(memory, sums, num_data / block.fresh.sum(), blocks.number)
-            sums = memory.sums
-        network = _learn(layered, network, sums, priors, phase)
-        return network, bits, total, changed, memory, whole
+    def forgotten(self, network: Network) -> Memory:
+        """Before any block: what the network itself expects, so that nothing is lost by the
+        first."""
+        sums = expected_sums(self.layered.wiring, network, float(self.rows.num_data))
+        return Memory(sums, jnp.zeros((), int))
 
-    zero = jnp.zeros((), network.leak[layered.wiring.observed[0]].dtype)
-    whole = None if memory is None else jax.tree.map(jnp.zeros_like, memory.sums)
-    start = (network, bits, zero, jnp.zeros(num_bits), memory, whole)
-    network, bits, total, changed, memory, whole = blocks.scan(visit, start)
-    if memory is not None and blocks.number > 1:
-        memory = memory._replace(sums=whole)
-        network = _learn(layered, network, whole, priors, phase)
-    return Epoch(network, bits, total, changed / blocks.number, memory)
+    def settle(
+        self, network: Network, block: Block, bits: Array | None, phase: Phase, key: Array
+    ) -> tuple[Settled, Score]:
+        """States of a block's rows, from where they stand or from zero, and what states are
+        worth."""
+        program, size = self.layered.program, len(block.fresh)
+        now = jnp.zeros((size, program.anatomy.num_bits), jnp.int8)
+        now = now if bits is None else lax.dynamic_slice_in_dim(bits, block.begin, size)
+        draw, score = program.by_equations(
+            self.layered.wiring, network, block.seen, phase.open_sites
+        )
+        return settle(draw, score, random.fold_in(key, block.start), now, self.rules), score
 
+    def _learn(self, network: Network, sums: Any, phase: Phase) -> Network:
+        def new(kind: str, place: Any) -> Array:
+            old = getattr(network, kind)[place]
+            share, count = getattr(sums.share, kind)[place], getattr(sums.counts, kind)[place]
+            learned = reestimate(old, share, count, getattr(self.priors, kind)[place])
+            return jnp.where(getattr(phase.learn, kind)[place], learned, old)
 
-def forgotten(layered: Layered, network: Network, num_data: int) -> Memory:
-    """Before any block: what the network itself expects, so that nothing is lost by the first."""
-    return Memory(expected_sums(layered.wiring, network, float(num_data)), jnp.zeros((), int))
+        names = self.layered.names
+        leak = {site: new("leak", site) for site in names.leak}
+        weights = {edge: new("weights", edge) for edge in names.weights}
+        return Network({**network.leak, **leak}, weights)
 
 
 def _remember(memory: Memory, sums: Sums, scale: Array, number: int) -> Memory:
@@ -267,37 +286,6 @@ def _remember(memory: Memory, sums: Sums, scale: Array, number: int) -> Memory:
     rate = jnp.maximum(rate, 1.0 / number)
     mixed = jax.tree.map(lambda old, new: old + rate * (scale * new - old), memory.sums, sums)
     return Memory(mixed, memory.blocks + 1)
-
-
-def settle_block(
-    layered: Layered,
-    network: Network,
-    block: Block,
-    bits: Array | None,
-    phase: Phase,
-    key: Array,
-    rules: Rules,
-) -> tuple[Settled, Score]:
-    """States of a block's rows, from where they stand or from zero, and what states are worth."""
-    size = len(block.fresh)
-    now = jnp.zeros((size, layered.program.anatomy.num_bits), jnp.int8)
-    now = now if bits is None else lax.dynamic_slice_in_dim(bits, block.begin, size)
-    draw, score = layered.program.by_equations(
-        layered.wiring, network, block.seen, phase.open_sites
-    )
-    return settle(draw, score, random.fold_in(key, block.start), now, rules), score
-
-
-def _learn(layered: Layered, network: Network, sums: Any, priors: Priors, phase: Phase) -> Network:
-    def new(kind: str, place: Any) -> Array:
-        old = getattr(network, kind)[place]
-        share, count = getattr(sums.share, kind)[place], getattr(sums.counts, kind)[place]
-        learned = reestimate(old, share, count, getattr(priors, kind)[place])
-        return jnp.where(getattr(phase.learn, kind)[place], learned, old)
-
-    leak = {site: new("leak", site) for site in layered.names.leak}
-    weights = {edge: new("weights", edge) for edge in layered.names.weights}
-    return Network({**network.leak, **leak}, weights)
 
 
 def start_uniform(layered: Layered, key: Array, like: Mapping[str, Any]) -> Params:

@@ -23,8 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
 
-from .flips import Rules
-from .layers import Block, Blocks, Layered, settle_block
+from .layers import Block, Learning
 from .noisy_or import SMALLEST, Network, Seen, Wiring, causal_inputs, exact_product
 from .noisy_or_steps import flip_probabilities
 
@@ -162,9 +161,7 @@ def _directions(ways: Array, left: Array, among: Array, turns: int) -> tuple[Arr
 class Replacing(NamedTuple):
     """What copies of a member have in common."""
 
-    layered: Layered
-    blocks: Blocks
-    rules: Rules
+    learning: Learning
     units: dict[str, int]  # of each site
     level: Array  # the highest open layer
     fresh: Array  # whether it opens now
@@ -173,10 +170,10 @@ class Replacing(NamedTuple):
         self, key: Array, network: Network, bits: Array | None, share: Array
     ) -> tuple[Network, Array | None]:
         """A copy of a member, a share of the units of whose highest open layer are new."""
-        layered, level, fresh = self.layered, self.level, self.fresh
+        layered, level, fresh = self.learning.layered, self.level, self.fresh
         states = None if bits is None else layered.program.split(bits)
         key_rows, key_states, key = random.split(key, 3)
-        num_data = self.blocks.rows.num_data
+        num_data = self.learning.rows.num_data
         size = min(SAMPLE, 1 << (num_data.bit_length() - 1))  # fewer than all rows
         rows = random.randint(key_rows, (size,), 0, num_data)
         hidden, observed = self._sample(key_states, network, states, rows)
@@ -236,12 +233,13 @@ class Replacing(NamedTuple):
         self, key: Array, network: Network, states: dict[str, Array] | None, rows: Array
     ) -> tuple[dict[str, Array], dict[str, Seen]]:
         """States of the hidden units in some rows, and what was observed there."""
-        layered, observed = self.layered, self.blocks.observe(self.blocks.rows.take(rows))
+        learning, layered = self.learning, self.learning.layered
+        observed = learning.observe(learning.rows.take(rows))
         if states is not None:
             some = {site: x[rows] for site, x in states.items()}
         else:
             zero, phase = jnp.zeros((), int), layered.phase(self.level - self.fresh, False)
             few = Block(zero, zero, observed, jnp.ones(rows.size))
-            settled = settle_block(layered, network, few, None, phase, key, self.rules)[0]
+            settled = learning.settle(network, few, None, phase, key)[0]
             some = layered.program.split(settled.bits)
         return {site: x.astype(float) for site, x in some.items()}, observed
