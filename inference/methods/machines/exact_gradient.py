@@ -280,7 +280,7 @@ def _leading(method: ExactGradient, count: int, rows: Rows) -> tuple[Array, Arra
     """The directions in which the rows vary most, (num_features, count), and the rows in them."""
     machine = method._machine(method._open(*rows.whole()))
     assert machine is not None
-    second = machine.sum(lambda x, fresh: over_rows(x * fresh[:, None], x))
+    second = machine.examples.sum(lambda x, fresh: over_rows(x * fresh[:, None], x))
     axes = jnp.linalg.eigh(second)[1][:, -count:]
     return axes, jnp.matmul(jnp.asarray(rows.leaves[0], float), axes, precision="highest")
 

@@ -15,7 +15,7 @@ from jax import Array, lax, random
 from ...reading.anatomy import Anatomy, ProgramError, inspect
 from ...reading.arguments import rows_of
 from ...reading.reader import check_data, check_support
-from ...reading.recognition.papers import Form, Known, recognise
+from ...reading.recognition.papers import Known, recognise
 from ...rows.chunks import (
     Numbers,
     Rows,
@@ -31,7 +31,7 @@ from ..discrete.updates import OneUnitUpdate
 from ..shared import Posterior, row_uniforms
 from .ascent import linear_posterior, open_climb, without_normalizer
 from .partition import MACHINES
-from .units import KINDS, MOST_UNITS, log_likelihood, solve_biases
+from .units import KINDS, MOST_UNITS, Examples
 
 
 class PursuitState(NamedTuple):
@@ -50,48 +50,37 @@ class PursuitState(NamedTuple):
 class Sample(NamedTuple):
     """The examples without the structure found so far, a chunk at a time."""
 
-    model: Callable  # without its normaliser
-    known: Known
-    rows: Rows
-    chunk_size: int
+    examples: Examples
     state: PursuitState
+
+    @property
+    def known(self) -> Known:
+        return self.examples.known
 
     @property
     def weights(self) -> Array:
         """Of the units found so far, (num_causes, num_features)."""
         return self.known.read(self.state.params)["weights"]
 
-    def examples(self, arguments: Arguments) -> tuple[Array, Array | None]:
-        """The rows as the machine has them, 0 where a cell is missing; and 1 where it is not."""
-        value, mask = self.known.seen(self.model, arguments)
-        values = value.astype(float)
-        if self.known.form is Form.MACHINE:
-            values = 2.0 * values - 1.0
-        return (values, None) if mask is None else (jnp.where(mask, values, 0.0), mask * 1.0)
-
     def sum(self, function: Callable[[Array, Array | None, Array], Any]) -> Any:
         """The sum of `function(examples, mask, fresh)` over chunks of what is left of the data."""
+        rows, size, residual = self.examples.rows, self.examples.chunk_size, self.state.residual
 
         def part(arguments: Arguments, residual: Any, numbers: Array, fresh: Array) -> Any:
             if residual is not None and not self.known.masked:
                 return function(residual, None, fresh)
-            left, mask = self.examples(arguments)
+            left, mask = self.examples.read(arguments)
             left = residual if residual is not None else self._remove(left, mask, numbers)
             return function(left, mask, fresh)
 
-        return sum_over_chunks(part, self.rows, self.chunk_size, self.state.residual, Numbers())
-
-    def whole(self, function: Callable[[Array, Array], Any]) -> Any:
-        """The sum of `function(examples, fresh)` over chunks of the data as they are."""
-
-        part = lambda arguments, fresh: function(self.examples(arguments)[0], fresh)  # noqa: E731
-        return sum_over_chunks(part, self.rows, self.chunk_size)
+        return sum_over_chunks(part, rows, size, residual, Numbers())
 
     def take(self, numbers: Array) -> Array:
         """What is left of some examples."""
         if self.state.residual is not None:
             return take_rows(self.state.residual, numbers)
-        return self._remove(*self.examples(self.rows.take(numbers)), numbers)
+        examples = self.examples
+        return self._remove(*examples.read(examples.rows.take(numbers)), numbers)
 
     def _remove(self, examples: Array, mask: Array | None, numbers: Array) -> Array:
         """The coins of all units found so far, tossed again."""
@@ -203,33 +192,32 @@ class ProjectionPursuit(Algorithm):
         if rows.on_disk:
             return state
         nothing: Any = None
-        # Nor the state: its key is another in every run.
-        sample = self._sample(state, args, kwargs)._replace(rows=nothing, state=nothing)
-        find = compiled(lambda rows: sample.examples(rows.whole())[0], rows)
+        hollow = self._sample(state, args, kwargs).examples._replace(rows=nothing)
+        find = compiled(lambda rows: hollow._replace(rows=rows).whole(), rows)
         return state._replace(residual=find(rows.leaves))
 
     def update(self, state: PursuitState, *args: Any, **kwargs: Any) -> tuple[PursuitState, Array]:
         sample = self._sample(state, args, kwargs)
-        known, count = sample.known, sample.rows.total
+        known, examples = sample.known, sample.examples
         masked = known.masked and state.residual is not None
-        mask = sample.examples((args, kwargs))[1] if masked else None
+        mask = examples.read((args, kwargs))[1] if masked else None
         new = self.one_more(state, sample, mask)
         weights = known.read(new.params)["weights"]
         if len(state.gains) > MOST_UNITS or known.masked:
-            loss = -state.gains.sum() - _gaussian(sample)
+            loss = -state.gains.sum() - _gaussian(examples)
             return new._replace(params=known.write({"weights": weights, "bias": new.bias})), loss
-        kind, bias = KINDS[known.form], known.read(state.params)["bias"]
-        loss = -log_likelihood(kind, sample.whole, count, sample.weights, bias)
+        bias = known.read(state.params)["bias"]
+        loss = -examples.log_likelihood(sample.weights, bias)
         at = jnp.minimum(state.step, len(bias) - 1)
         first = bias.at[at].set(new.bias[at])
-        solved = solve_biases(kind, sample.whole, count, weights, first)
+        solved = examples.solve_biases(weights, first)
         solved = jnp.where(new.finished, bias, solved)
         return new._replace(params=known.write({"weights": weights, "bias": solved})), loss
 
     def one_more(self, state: PursuitState, sample: Sample, mask: Array | None) -> PursuitState:
         """Find a unit in what is left of the data, and take its structure from them."""
         key, key_unit, key_coin = random.split(state.rng_key, 3)
-        num_causes, num_data = len(state.gains), sample.rows.total
+        num_causes, num_data = len(state.gains), sample.examples.rows.total
         values = sample.known.read(state.params)
         weights, bias, gain = self.one_unit(key_unit, sample)
         worth = jnp.where(self.significant, 0.5 * (len(weights) + 1) * math.log(num_data), -jnp.inf)
@@ -277,13 +265,13 @@ class ProjectionPursuit(Algorithm):
     def _sample(self, state: PursuitState, args: tuple, kwargs: dict) -> Sample:
         model, _, rows, known = self._open(args, kwargs)
         size = chunk_of(self.chunk_size, 4 * (len(known.kinds) + self.num_starts), rows)
-        return Sample(model, known, rows, size, state)
+        return Sample(Examples(model, known, rows, size), state)
 
     @jax.default_matmul_precision("highest")
     def one_unit(self, key: Array, sample: Sample) -> tuple[Array, Array, Array]:
         """The most likely unit of a sample from several starts, and the log likelihood it adds."""
         keys = random.split(key, self.num_starts)
-        chosen = jax.vmap(lambda key: random.randint(key, (), 0, sample.rows.total))(keys)
+        chosen = jax.vmap(lambda key: random.randint(key, (), 0, sample.examples.rows.total))(keys)
         # Half way to an example at random: at even odds for those at its own distance.
         weights = 0.5 * sample.take(chosen)
         bias = -0.5 * (weights**2).sum(-1)
@@ -316,15 +304,15 @@ class ProjectionPursuit(Algorithm):
         return weights[best], bias[best], gains[best]
 
 
-def _gaussian(sample: Sample) -> Array:
+def _gaussian(examples: Examples) -> Array:
     """The log likelihood of the data under N(0, I), where pursuit begins."""
 
     def part(arguments: Arguments, fresh: Array) -> Array:
-        x, mask = sample.examples(arguments)
+        x, mask = examples.read(arguments)
         cells = x.shape[1] if mask is None else mask.sum(-1)
         return fresh @ (-0.5 * (x**2).sum(-1) - 0.5 * cells * math.log(2.0 * math.pi))
 
-    return sum_over_chunks(part, sample.rows, sample.chunk_size)
+    return sum_over_chunks(part, examples.rows, examples.chunk_size)
 
 
 def active_units(params: Params) -> Params:

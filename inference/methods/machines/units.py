@@ -28,7 +28,7 @@ from ...reading.log_joint import Structure
 from ...reading.reader import sum_softplus
 from ...reading.recognition.papers import Form, Known, recognise
 from ...reading.states import AllStates
-from ...rows.chunks import over_rows, sum_over_chunks
+from ...rows.chunks import Rows, over_rows, sum_over_chunks
 from ...types import Arguments, Params
 from .ascent import Climb
 from .partition import Causes
@@ -44,33 +44,83 @@ ROUNDS = 25
 """Newton steps to the biases."""
 
 
-class Machine(NamedTuple):
-    """A program that is a combination machine, opened on its rows."""
+class Examples(NamedTuple):
+    """The rows of a combination machine."""
 
+    model: Callable  # without its normaliser
     known: Known
-    climb: Climb
+    rows: Rows
+    chunk_size: int
 
     @property
     def kind(self) -> type[Causes]:
         return KINDS[self.known.form]
 
-    def examples(self, arguments: Arguments) -> Array:
-        """The rows as the machine has them, bits as −1 and +1, (n, num_features)."""
-        value = self.known.seen(self.climb.reader.model, arguments).value.astype(float)
-        return 2.0 * value - 1.0 if self.known.form is Form.MACHINE else value
+    def read(self, arguments: Arguments) -> tuple[Array, Array | None]:
+        """Rows as the machine has them, (n, num_features), bits as −1 and +1, 0 where a cell is
+        missing; and 1 where it is not."""
+        value, mask = self.known.seen(self.model, arguments)
+        values = value.astype(float)
+        if self.known.form is Form.MACHINE:
+            values = 2.0 * values - 1.0
+        return (values, None) if mask is None else (jnp.where(mask, values, 0.0), mask * 1.0)
+
+    def whole(self) -> Array:
+        """All rows at once."""
+        return self.read(self.rows.whole())[0]
 
     def sum(self, function: Callable[[Array, Array], Any]) -> Any:
-        """The sum of `function(examples, fresh)` over chunks of the rows."""
+        """The sum of `function(rows, fresh)` over chunks."""
 
-        part = lambda arguments, fresh: function(self.examples(arguments), fresh)  # noqa: E731
-        return sum_over_chunks(part, self.climb.rows, self.climb.chunk_size)
+        part = lambda arguments, fresh: function(self.read(arguments)[0], fresh)  # noqa: E731
+        return sum_over_chunks(part, self.rows, self.chunk_size)
+
+    def log_likelihood(self, weights: Array, bias: Array) -> Array:
+        """That of all rows under the machine, equations (2.4) and (2.6)."""
+
+        def part(x: Array, fresh: Array) -> Array:
+            return fresh @ _row(self.kind, x, _inputs(x, weights, bias))
+
+        log_z = log_normalizer(self.kind.log_mass, weights, bias)
+        return self.sum(part) - self.rows.total * log_z
+
+    def solve_biases(self, weights: Array, bias: Array, rounds: int = ROUNDS) -> Array:
+        r"""The biases of most likelihood for given weights, by Newton steps of EM.
+
+        The mean of the units under the machine is the slope of :math:`\log Z` in the biases, their
+        covariance its curvature; the M-step makes the mean that of the data.
+        """
+        states = jnp.asarray(AllStates().table((2,) * len(bias)), weights.dtype)
+        log_mass = self.kind.log_mass(jnp.matmul(states, weights, precision="highest"))
+
+        def once(_: Array, bias: Array) -> Array:
+            wanted = self.sum(lambda x, fresh: fresh @ jax.nn.sigmoid(_inputs(x, weights, bias)))
+            share = jax.nn.softmax(states @ bias + log_mass)
+            mean = share @ states
+            apart = states - mean
+            curvature = (apart * share[:, None]).T @ apart + 1e-3 * jnp.eye(len(bias))
+            step = jnp.linalg.solve(curvature, wanted / self.rows.total - mean)
+            return bias + step * jnp.minimum(1.0, LARGEST_STEP / (jnp.abs(step).max() + 1e-30))
+
+        return lax.fori_loop(0, rounds, once, bias)
+
+
+class Machine(NamedTuple):
+    """A program that is a combination machine, opened on its rows."""
+
+    examples: Examples
+    climb: Climb
+
+    @property
+    def known(self) -> Known:
+        return self.examples.known
 
     def evaluate(self, params: Params) -> tuple[Array, Params, Params]:
         """The log likelihood, its gradient, (3.5) and (3.6) or (3.8) and (3.9), and the moments.
 
         The clamped phase is the moments of the units; the sleep phase the slope of log Z.
         """
-        values, count = self.known.read(params), self.climb.rows.total
+        values, count, kind = self.known.read(params), self.climb.rows.total, self.examples.kind
         weights, bias = values["weights"], values["bias"]
         real = self.known.form is Form.REAL_MACHINE
 
@@ -79,12 +129,12 @@ class Machine(NamedTuple):
             on = fresh[:, None] * jax.nn.sigmoid(inputs)
             sums = over_rows(on, jnp.concatenate([x, x**2], 1) if real else x)
             cross, *square = jnp.split(sums, 1 + real, axis=1)
-            total = fresh @ _row(self.kind, x, inputs)
+            total = fresh @ _row(kind, x, inputs)
             return total, on.sum(0), cross, square[0] if real else ()
 
-        log_z = lambda w, b: log_normalizer(self.kind.log_mass, w, b)  # noqa: E731
+        log_z = lambda w, b: log_normalizer(kind.log_mass, w, b)  # noqa: E731
         normalizer, (by_weights, by_bias) = jax.value_and_grad(log_z, (0, 1))(weights, bias)
-        total, on, cross, square = self.sum(part)
+        total, on, cross, square = self.examples.sum(part)
         gradient = {"weights": cross - count * by_weights, "bias": on - count * by_bias}
         square = square if real else jnp.broadcast_to(on[:, None], cross.shape)
         moments = {"on": on / count, "cross": cross / count, "square": square / count}
@@ -108,51 +158,9 @@ def find_machine(model: Callable, climb: Climb) -> Machine | None:
     if not linear or not anatomy.binary or anatomy.num_bits > MOST_UNITS:
         return None
     known = recognise(model, anatomy, climb.rows, tuple(KINDS))
-    return None if known is None else Machine(known, climb)
-
-
-Summed = Callable[[Callable[[Array, Array], Any]], Any]
-"""The sum of a function of (examples, fresh) over all rows."""
-
-
-def solve_biases(
-    kind: type[Causes],
-    summed: Summed,
-    num_data: int,
-    weights: Array,
-    bias: Array,
-    rounds: int = ROUNDS,
-) -> Array:
-    r"""The biases of most likelihood for given weights, by Newton steps of EM.
-
-    The mean of the units under the machine is the slope of :math:`\log Z` in the biases, their
-    covariance its curvature; the M-step makes the mean that of the data.
-    """
-
-    states = jnp.asarray(AllStates().table((2,) * len(bias)), weights.dtype)
-    log_mass = kind.log_mass(jnp.matmul(states, weights, precision="highest"))
-
-    def once(_: Array, bias: Array) -> Array:
-        wanted = summed(lambda x, fresh: fresh @ jax.nn.sigmoid(_inputs(x, weights, bias)))
-        share = jax.nn.softmax(states @ bias + log_mass)
-        mean = share @ states
-        apart = states - mean
-        curvature = (apart * share[:, None]).T @ apart + 1e-3 * jnp.eye(len(bias))
-        step = jnp.linalg.solve(curvature, wanted / num_data - mean)
-        return bias + step * jnp.minimum(1.0, LARGEST_STEP / (jnp.abs(step).max() + 1e-30))
-
-    return lax.fori_loop(0, rounds, once, bias)
-
-
-def log_likelihood(
-    kind: type[Causes], summed: Summed, num_data: int, weights: Array, bias: Array
-) -> Array:
-    """That of all rows under the machine, equations (2.4) and (2.6)."""
-
-    def part(x: Array, fresh: Array) -> Array:
-        return fresh @ _row(kind, x, _inputs(x, weights, bias))
-
-    return summed(part) - num_data * log_normalizer(kind.log_mass, weights, bias)
+    if known is None:
+        return None
+    return Machine(Examples(climb.reader.model, known, climb.rows, climb.chunk_size), climb)
 
 
 def _inputs(x: Array, weights: Array, bias: Array) -> Array:

@@ -12,7 +12,7 @@ from ...reading.recognition.papers import Form
 from ...types import Params
 from ..shared import missed_least
 from .pursuit import ProjectionPursuit, PursuitState, Sample
-from .units import Machine, solve_biases
+from .units import Machine
 
 SHARPNESS = 3.0
 """How much sooner the unit that is missed least is given up than others, or the one turned that
@@ -24,10 +24,10 @@ ROUNDS = 8
 def pursued(machine: Machine, key: Array) -> Params:
     """A unit after the other by projection pursuit, and the biases that suit them all."""
     pursuit = _pursuit(machine)
-    state = _left_over(machine, key, machine.examples(machine.climb.rows.whole()))
+    state = _left_over(machine, key, machine.examples.whole())
 
     def once(_: Array, state: PursuitState) -> PursuitState:
-        return pursuit.one_more(state, _sample(machine, state), None)
+        return pursuit.one_more(state, Sample(machine.examples, state), None)
 
     state = lax.fori_loop(0, len(state.gains), once, state)
     return _solved(machine, machine.known.read(state.params)["weights"], state.bias)
@@ -45,7 +45,7 @@ def replanted(machine: Machine, key: Array, params: Params) -> Params:
     key_unit, key_plant = random.split(key)
     values = machine.known.read(params)
     weights, bias = values["weights"], values["bias"]
-    x = machine.examples(machine.climb.rows.whole())
+    x = machine.examples.whole()
     on = jax.nn.sigmoid(jnp.matmul(x, weights.T, precision="highest") + bias)
     rate, link = on.mean(0), _link(machine)
     least = missed_least(weights, rate * (1.0 - rate) * (link(weights) ** 2).sum(1))
@@ -57,7 +57,7 @@ def replanted(machine: Machine, key: Array, params: Params) -> Params:
     on = jnp.where(turned, 1.0 - on, on).at[:, chosen].set(0.0)
     left = x - link(jnp.matmul(on, weights, precision="highest"))
     state = _left_over(machine, key_plant, left)
-    new, first, _ = _pursuit(machine).one_unit(key_plant, _sample(machine, state))
+    new, first, _ = _pursuit(machine).one_unit(key_plant, Sample(machine.examples, state))
     return _solved(machine, weights.at[chosen].set(new), bias.at[chosen].set(first))
 
 
@@ -81,7 +81,7 @@ def turned(machine: Machine, key: Array, params: Params) -> Params:
     """
     values = machine.known.read(params)
     weights, bias = values["weights"], values["bias"]
-    x = machine.examples(machine.climb.rows.whole())
+    x = machine.examples.whole()
     on = jax.nn.sigmoid(jnp.matmul(x, weights.T, precision="highest") + bias)
     both, rate = jnp.matmul(on.T, on, precision="highest") / len(x), on.mean(0)
     square = (weights**2).sum(1)
@@ -122,12 +122,6 @@ def _left_over(machine: Machine, key: Array, left: Array) -> PursuitState:
     return PursuitState(params, bias, left, bias, no, zero, key, key)
 
 
-def _sample(machine: Machine, state: PursuitState) -> Sample:
-    climb = machine.climb
-    return Sample(climb.reader.model, machine.known, climb.rows, climb.chunk_size, state)
-
-
 def _solved(machine: Machine, weights: Array, bias: Array) -> Params:
-    count = machine.climb.rows.total
-    bias = solve_biases(machine.kind, machine.sum, count, weights, bias, ROUNDS)
+    bias = machine.examples.solve_biases(weights, bias, ROUNDS)
     return machine.known.write({"weights": weights, "bias": bias})
