@@ -9,20 +9,13 @@ import numpy as np
 import pytest
 from oracle import (
     all_states,
-    bias_from_mean,
     candidate_states,
-    clipped_correlation_unbiased,
-    clipped_mean,
-    clipped_second_moment,
     combination_log_evidence,
     combination_log_evidence_gradient,
     combination_log_partition,
-    expected_log_joint,
     finite_difference,
-    gauss_hermite,
     hard_clip_log_evidence,
     joint_states,
-    latent_covariance,
     log_evidence,
     log_joint_bernoulli_mixture,
     log_joint_bernoulli_product,
@@ -33,11 +26,9 @@ from oracle import (
     log_joint_noisy_or_network,
     log_joint_real_combination_machine,
     log_joint_table,
-    mixture_m_step,
     posterior_mean,
     posterior_second_moments,
     posterior_table,
-    quadrature_table,
     real_combination_log_evidence,
     real_combination_log_evidence_gradient,
     real_combination_log_partition,
@@ -215,75 +206,7 @@ def test_gradients_3_5_to_3_9(evidence, gradient):
         close(slope, wanted[name], DIFFERENCE)
 
 
-def test_mixture_m_step_raises_the_likelihood_to_a_stationary_point():
-    parameters, states = mixture(), {"component": np.arange(3)}
-    data = (draws(7).random((40, 4)) < [0.3, 0.5, 0.6, 0.4]).astype(float)
-    mask = draws(8).random((40, 4)) < 0.8
-
-    def table_of(parameters):
-        return log_joint_table(log_joint_bernoulli_mixture, parameters, states, data, mask)
-
-    posterior = posterior_table(table_of(parameters))
-
-    def expectation(p):
-        # Mixing is held to the simplex by normalising, so that its derivative is along it.
-        inside = {**p, "mixing": p["mixing"] / p["mixing"].sum()}
-        return expected_log_joint(posterior, table_of(inside))
-
-    best = mixture_m_step(posterior, data, mask)
-    for slope in finite_difference(expectation, best, 1e-6).values():
-        close(slope, 0.0, DIFFERENCE)
-    last = -math.inf
-    for _ in range(5):
-        table = table_of(parameters)
-        assert log_evidence(table).sum() > last
-        last = log_evidence(table).sum()
-        parameters = mixture_m_step(posterior_table(table), data, mask)
-
-
 # Lee & Sompolinsky
-
-
-def test_clipped_moments_are_those_of_the_density():
-    weights, bias = trait(num_features=3)["weights"], np.array([0.4, -0.7, 0.2])
-    data = all_states(3)
-    probabilities = np.exp(hard_clip_log_evidence(weights, bias, data))
-    spins = 2.0 * data - 1.0
-    covariance = latent_covariance(weights)
-    close(covariance, weights.T @ weights)
-    close(probabilities.sum(), 1.0, 1e-8)
-    close(clipped_mean(covariance, bias), probabilities @ spins, 1e-8)
-    second = clipped_second_moment(covariance, bias)
-    close(second, np.einsum("s,si,sj->ij", probabilities, spins, spins), 1e-7)
-    close(clipped_correlation_unbiased(covariance), clipped_second_moment(covariance, 0.0 * bias))
-    close(bias_from_mean(covariance, clipped_mean(covariance, bias)), bias)
-
-
-def test_clipped_moments_with_noise_and_one_factor():
-    weights, bias = np.array([[1.2, -0.8]]), np.array([0.5, -0.1])
-    noise = np.array([0.7, 1.1])
-    data = all_states(2)
-    table = quadrature_table(
-        log_joint_clipped_gaussian,
-        {"weights": weights, "bias": bias},
-        *gauss_hermite(1, 60),
-        data,
-        noise=noise,
-    )
-    probabilities, spins = np.exp(log_evidence(table)), 2.0 * data - 1.0
-    covariance = latent_covariance(weights, noise)
-    close(clipped_mean(covariance, bias), probabilities @ spins, 1e-8)
-    second = clipped_second_moment(covariance, bias)
-    close(second[0, 1], probabilities @ (spins[:, 0] * spins[:, 1]), 1e-8)
-
-
-def test_equal_and_opposite_columns_are_the_ends_of_the_range():
-    weights, bias = np.array([[0.9, 0.9, -0.9], [0.4, 0.4, -0.4]]), np.array([0.3, -0.5, 0.6])
-    covariance = latent_covariance(weights)
-    mean = clipped_mean(covariance, bias)
-    second = clipped_second_moment(covariance, bias)
-    close(second[0, 1], 1.0 - abs(mean[0] - mean[1]))
-    close(second[0, 2], abs(mean[0] + mean[2]) - 1.0)
 
 
 def test_hard_clip_is_the_limit_of_the_noisy_one():
@@ -297,7 +220,9 @@ def test_hard_clip_is_the_limit_of_the_noisy_one():
     assert np.isfinite(hard).sum() == 1
 
 
-def test_hard_clip_with_one_factor_sums_to_one():
+def test_hard_clip_sums_to_one():
+    two = hard_clip_log_evidence(**trait(num_features=3), data=all_states(3))
+    close(np.exp(two).sum(), 1.0, 1e-8)
     parameters = trait(num_factors=1)
     probabilities = np.exp(hard_clip_log_evidence(**parameters, data=all_states(4)))
     close(probabilities.sum(), 1.0)

@@ -10,12 +10,7 @@ paper is in that paper's module.
 
 # ruff: noqa: F401
 from oracle.clipped_gaussian import (
-    bias_from_mean,
-    clipped_correlation_unbiased,
-    clipped_mean,
-    clipped_second_moment,
     hard_clip_log_evidence,
-    latent_covariance,
     log_joint_clipped_gaussian,
 )
 from oracle.combination_machine import (
@@ -26,7 +21,6 @@ from oracle.combination_machine import (
     log_joint_bernoulli_product,
     log_joint_combination_machine,
     log_joint_real_combination_machine,
-    mixture_m_step,
     real_combination_log_evidence,
     real_combination_log_evidence_gradient,
     real_combination_log_partition,
@@ -71,7 +65,6 @@ from oracle.sparse_coding import (
 )
 from oracle.tables import (
     all_states,
-    expected_log_joint,
     finite_difference,
     gauss_hermite,
     joint_states,

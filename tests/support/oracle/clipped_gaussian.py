@@ -1,4 +1,4 @@
-"""Lee & Sompolinsky 1998, *Learning a continuous hidden variable model for binary data*: (1)–(10).
+"""Lee & Sompolinsky 1998, *Learning a continuous hidden variable model*: (1), (2) and (8).
 
 The paper's spins are s in {−1, +1}; the data here are t in {0, 1}, s = 2t − 1. Weights are (P, D).
 ``noise`` is the deviation of a normal term added before clipping; 0 is the paper's model.
@@ -30,72 +30,6 @@ def log_joint_clipped_gaussian(sites, data, mask=None, noise=1.0):
             else:
                 sign = 2.0 * data[n][i] - 1.0
                 result[n] += float(special.log_ndtr(sign * location / deviations[i]))
-    return result
-
-
-def latent_covariance(weights, noise=0.0):
-    """(4): C^xx = W Wᵀ in the paper's shapes, with the noise on the diagonal; (D, D)."""
-    num_features = len(weights[0])
-    deviations = np.broadcast_to(np.asarray(noise, dtype=np.float64), (num_features,))
-    covariance = np.zeros((num_features, num_features))
-    for i in range(num_features):
-        for j in range(num_features):
-            for p in range(len(weights)):
-                covariance[i, j] += weights[p][i] * weights[p][j]
-        covariance[i, i] += deviations[i] ** 2
-    return covariance
-
-
-def clipped_correlation_unbiased(covariance):
-    """(7): ⟨s_i s_j⟩ = (2/π) arcsin(C_ij / √(C_ii C_jj)), for zero biases."""
-    result = np.zeros(covariance.shape)
-    for i in range(len(covariance)):
-        for j in range(len(covariance)):
-            ratio = covariance[i, j] / math.sqrt(covariance[i, i] * covariance[j, j])
-            result[i, j] = 2.0 / math.pi * math.asin(min(1.0, max(-1.0, ratio)))
-    return result
-
-
-def clipped_mean(covariance, bias):
-    """(9) solved for the means: ⟨s_i⟩ = erf(ξ_i / √(2 C_ii))."""
-    result = np.zeros(len(bias))
-    for i in range(len(bias)):
-        result[i] = math.erf(bias[i] / math.sqrt(2.0 * covariance[i, i]))
-    return result
-
-
-def bias_from_mean(covariance, mean):
-    """(9): ξ_i = √(2 C_ii) erf⁻¹(⟨s_i⟩)."""
-    result = np.zeros(len(mean))
-    for i in range(len(mean)):
-        result[i] = math.sqrt(2.0 * covariance[i, i]) * float(special.erfinv(mean[i]))
-    return result
-
-
-def _bivariate_normal_cdf(first, second, correlation):
-    """Φ₂(a, b; ρ), with the two ends where the density is singular taken by themselves."""
-    if correlation >= 1.0 - 1e-12:
-        return float(stats.norm.cdf(min(first, second)))
-    if correlation <= -1.0 + 1e-12:
-        return max(0.0, float(stats.norm.cdf(first) + stats.norm.cdf(second)) - 1.0)
-    covariance = [[1.0, correlation], [correlation, 1.0]]
-    return float(stats.multivariate_normal.cdf([first, second], mean=[0.0, 0.0], cov=covariance))
-
-
-def clipped_second_moment(covariance, bias):
-    """(10): ⟨s_i s_j⟩ = 4 Φ₂(a_i, a_j; ρ_ij) − 2Φ(a_i) − 2Φ(a_j) + 1, a = ξ/√C_ii; 1 if i = j."""
-    num_features = len(bias)
-    result = np.eye(num_features)
-    for i in range(num_features):
-        for j in range(num_features):
-            if i == j:
-                continue
-            first = bias[i] / math.sqrt(covariance[i, i])
-            second = bias[j] / math.sqrt(covariance[j, j])
-            ratio = covariance[i, j] / math.sqrt(covariance[i, i] * covariance[j, j])
-            both = _bivariate_normal_cdf(first, second, ratio)
-            result[i, j] = 4.0 * both + 1.0
-            result[i, j] -= 2.0 * float(stats.norm.cdf(first) + stats.norm.cdf(second))
     return result
 
 

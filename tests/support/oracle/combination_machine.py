@@ -173,24 +173,6 @@ def log_joint_bernoulli_mixture(sites, data, mask=None):
     return result
 
 
-def mixture_m_step(posterior, data, mask=None):
-    """Shares p_k and bit probabilities P_kd from responsibilities (K, N), over observed cells."""
-    num_components, num_data = posterior.shape
-    mixing = np.zeros(num_components)
-    probs = np.zeros((num_components, len(data[0])))
-    for k in range(num_components):
-        for n in range(num_data):
-            mixing[k] += posterior[k, n] / num_data
-        for d in range(len(data[0])):
-            on, number = 0.0, 0.0
-            for n in range(num_data):
-                if is_observed(mask, n, d):
-                    on += posterior[k, n] * data[n][d]
-                    number += posterior[k, n]
-            probs[k, d] = on / number
-    return {"mixing": mixing, "probs": probs}
-
-
 def log_joint_bernoulli_product(sites, data, mask=None):
     """Every bit by itself: Σ_d log Bernoulli(t_d; p_d)."""
     result = np.zeros(len(data))

@@ -114,16 +114,6 @@ def posterior_second_moments(posterior, states, other=None):
     return moments
 
 
-def expected_log_joint(posterior, table):
-    """Σ_n Σ_s q_n(s) log p(y_n, s), what an M-step raises; states without mass do not count."""
-    total = 0.0
-    for n in range(table.shape[1]):
-        for s in range(table.shape[0]):
-            if posterior[s, n] > 0.0:
-                total += posterior[s, n] * table[s, n]
-    return total
-
-
 def gauss_hermite(num_factors, num_nodes):
     """Nodes (S, Q) and log weights (S,) for expectations under N(0, I_Q), as a full grid."""
     points, weights = np.polynomial.hermite_e.hermegauss(num_nodes)
