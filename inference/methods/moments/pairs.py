@@ -26,7 +26,7 @@ import numpy as np
 from jax import Array
 from jax.scipy.special import ndtr, ndtri
 
-from ...rows.chunks import Rows, chunk_of, sum_over_chunks
+from ...rows.chunks import Rows, chunk_of, compiled, sum_over_chunks
 from ...rows.devices import summed
 from ...rows.disk import as_stored, stored
 from .tetrachoric import correlation_of_cells, slope
@@ -70,17 +70,10 @@ def count_pairs(data: Array, mask: Array | None = None, chunk_size: int | None =
 
 
 def _counted(chunk_size: int | None, data: Any, mask: Any) -> Pairs:
-    if stored(data) or stored(mask):  # a file is part of what is compiled
-        return jax.jit(lambda: _count(data, mask, chunk_size))()
-    return _count_arrays(data, mask, chunk_size)
-
-
-def _count(data: Any, mask: Any, chunk_size: int | None) -> Pairs:
     leaves, tree = jax.tree.flatten(((data, mask), {}))
-    num_data, num_features = data.shape
     placed = tuple(as_stored(x) if stored(x) else jnp.asarray(x) for x in leaves)
-    rows = Rows(placed, (None,) * len(leaves), tree, num_data)
-    size = chunk_of(chunk_size, num_features, rows)
+    rows = Rows(placed, (None,) * len(leaves), tree, data.shape[0])
+    size = chunk_of(chunk_size, data.shape[1], rows)
 
     def count(arguments: tuple, fresh: Array) -> tuple[Array, ...]:
         (bits, observed), _ = arguments
@@ -91,16 +84,16 @@ def _count(data: Any, mask: Any, chunk_size: int | None) -> Pairs:
         off = kept - on
         return on.T @ on, on.T @ off, off.T @ off
 
-    totals = sum_over_chunks(count, rows, size)
-    if mask is not None:
-        return Pairs(*totals)
-    both, count_all = totals
-    on = jnp.diagonal(both)
-    one = on[:, None] - both
-    return Pairs(both, one, count_all - on[:, None] - on + both)
+    def total(rows: Rows) -> Pairs:
+        totals = sum_over_chunks(count, rows, size)
+        if len(totals) == 3:
+            return Pairs(*totals)
+        both, count_all = totals
+        on = jnp.diagonal(both)
+        one = on[:, None] - both
+        return Pairs(both, one, count_all - on[:, None] - on + both)
 
-
-_count_arrays = jax.jit(_count, static_argnums=2)
+    return compiled(total, rows)(rows.leaves)
 
 
 class Repairs(NamedTuple):
