@@ -31,7 +31,7 @@ from ..running.memory import check_fits
 from ..running.search import each
 from ..types import Params
 from . import pacing, starts
-from .starts import Climbs, climbs_of, differentiable
+from .starts import climbs_of, differentiable
 
 SNAPSHOTS = 50
 """How often the clock of a run is read."""
@@ -99,10 +99,20 @@ class Draws(NamedTuple):
     weighed: dict[str, float] | None = None  # about importance weights, where they were resampled
 
 
+class Bits(NamedTuple):
+    """A way to draw discrete latents in turn with the parameters."""
+
+    kernel: Callable[[Callable, Anatomy, MCMCKernel], MCMCKernel]
+    """from the program and the kernel for the parameters to that for both"""
+    problem: Callable[[Anatomy], str | None]  # why it does not apply
+    readings: Callable[[Anatomy], int]  # of the program, before there is a draw
+
+
 def nuts(
     model: Callable,
     rng_key: Array,
     *args: Any,
+    bits: Bits | None = None,
     num_warmup: int = 500,
     num_samples: int = 500,
     num_chains: int = 4,
@@ -116,136 +126,41 @@ def nuts(
     resume: Draws | Chains | None = None,
     **kwargs: Any,
 ) -> Draws:
-    """NUTS on all continuous sites, discrete latents summed out.
+    """NUTS on all continuous sites, discrete latents summed out or drawn in turn.
 
-    With discrete latents each chain begins at the best of several climbs (`baselines.starts`),
-    unless it is said where.
+    All chains at once, in blocks; the parameters are kept. With discrete latents each chain begins
+    at the best of several climbs (`baselines.starts`), unless it is said where. Where the draws ask
+    for another warm-up it begins where the chains are, and the draws before it are dropped as soon
+    as there are others.
 
+    :param bits: how discrete latents are drawn; by default they are summed out.
     :param budget: seconds for climbs, warm-up and draws, by `running.clock`.
     :param memory: bytes that its compiled steps may take; if they would take more, none is run.
     :param target_accept: of its steps, by which their size is adapted.
-    :param until: what the draws so far ask for; then `num_samples` does not count.
-    :param resume: where an earlier run stopped; its seconds count.
+    :param until: what the draws so far ask for, at growing numbers of them; then `num_samples` does
+        not count.
+    :param resume: where an earlier run stopped, with its draws if it had some; its seconds count.
     :param places: where chains begin, unconstrained, by site (num_chains, ...).
     :param metric: the covariance that scales its space, in place of variances learned in warm-up.
     :param program: of the same parameters, sampled in place of the model without discrete latents.
     """
     check_data(args, kwargs)
     anatomy = inspect(model, args, kwargs)
-    program = differentiable(model, anatomy) if program is None else program
-
-    def kernel(depth: int, adaptation: Adaptation) -> MCMCKernel:
-        known = metric is not None
-        return NUTS(
-            program, max_tree_depth=depth, target_accept_prob=adaptation.target_accept,
-            dense_mass=known or adaptation.dense, inverse_mass_matrix=metric,
-            adapt_mass_matrix=not known,
-        )  # fmt: skip
-
-    return sample(
-        kernel, anatomy, rng_key, args, kwargs, Adaptation(num_warmup, target_accept), num_samples,
-        num_chains, budget, memory, start=climbs_of(model, anatomy) if places is None else None,
-        slope=program, places=places, until=until, resume=resume,
-    )  # fmt: skip
-
-
-def discrete_gibbs(
-    model: Callable,
-    rng_key: Array,
-    *args: Any,
-    num_warmup: int = 500,
-    num_samples: int = 500,
-    num_chains: int = 4,
-    budget: float | None = None,
-    memory: float | None = None,
-    latent: bool = False,
-    until: Callable[[Draws, Adaptation], Advice] | None = None,
-    resume: Draws | Chains | None = None,
-    **kwargs: Any,
-) -> Draws:
-    """NumPyro's own Gibbs: its `DiscreteGibbs` for the bits, NUTS for the parameters.
-
-    :param latent: `LatentGibbs` for the bits.
-    :param until: as of `nuts`, and `resume`.
-    """
-    check_data(args, kwargs)
-    anatomy = inspect(model, args, kwargs)
-    problem = (no_binary_gibbs if latent else no_discrete_gibbs)(anatomy)
-    if problem is not None:
+    if bits is not None and (problem := bits.problem(anatomy)):
         raise ProgramError(problem)
+    slope = differentiable(model, anatomy) if program is None else program
 
-    def kernel(depth: int, adaptation: Adaptation) -> MCMCKernel:
-        others = NUTS(
-            model, find_heuristic_step_size=False, max_tree_depth=depth,
-            target_accept_prob=adaptation.target_accept, dense_mass=adaptation.dense,
-        )  # fmt: skip
-        return (binary_gibbs_kernel if latent else discrete_gibbs_kernel)(model, anatomy, others)
+    def make_kernel(depth: int, adaptation: Adaptation) -> MCMCKernel:
+        how: dict[str, Any] = {
+            "max_tree_depth": depth, "target_accept_prob": adaptation.target_accept,
+            "dense_mass": metric is not None or adaptation.dense,
+        }  # fmt: skip
+        if bits is not None:
+            return bits.kernel(model, anatomy, NUTS(model, find_heuristic_step_size=False, **how))
+        return NUTS(slope, inverse_mass_matrix=metric, adapt_mass_matrix=metric is None, **how)
 
-    def first(device: OneDevice, keys: Array) -> float:
-        # NumPyro reads the program for each value of each site and row.
-        values = [x.num_values for x in anatomy.latents if x.num_values is not None]
-        visits = visits_to_settle(anatomy) if latent else anatomy.num_data * sum(values)
-        return visits * starts.seconds_of_reading(model, device, keys)
-
-    return sample(
-        kernel, anatomy, rng_key, args, kwargs, Adaptation(num_warmup), num_samples, num_chains,
-        budget, memory, start=climbs_of(model, anatomy), first=first, until=until, resume=resume,
-    )  # fmt: skip
-
-
-def no_discrete_gibbs(anatomy: Anatomy) -> str | None:
-    """Why NumPyro's own Gibbs does not apply, or None."""
-    discrete = [x for x in anatomy.latents if x.num_values is not None]
-    if not discrete:
-        return "the program has no discrete latent: NUTS samples all of it"
-    for latent in discrete:
-        if len(latent.shape) > latent.batch_ndim:
-            return f"{latent.name!r} is a vector of bits, and NumPyro lists scalar sites only"
-    return None
-
-
-def discrete_gibbs_kernel(model: Callable, anatomy: Anatomy, others: MCMCKernel) -> MCMCKernel:
-    """Bits by listing their values, `others` for the rest, in turn."""
-    del anatomy
-    bits = numpyro.infer.DiscreteGibbs(model)
-    return numpyro.infer.Gibbs([(bits, discrete_latent_sites), (others, None)])
-
-
-def sample(
-    make_kernel: Callable[[int, Adaptation], MCMCKernel],
-    anatomy: Anatomy,
-    rng_key: Array,
-    args: tuple,
-    kwargs: dict[str, Any],
-    adaptation: Adaptation,
-    num_samples: int,
-    num_chains: int,
-    budget: float | None,
-    memory: float | None = None,
-    start: Climbs | None = None,
-    slope: Callable | None = None,
-    first: Callable[[OneDevice, Array], float] | None = None,
-    places: Params | None = None,
-    until: Callable[[Draws, Adaptation], Advice] | None = None,
-    resume: Draws | Chains | None = None,
-) -> Draws:
-    """Drive any kernel of NumPyro's, all chains at once, in blocks; keep the parameters.
-
-    Where the draws ask for another warm-up it begins where the chains are, and the draws before it
-    are dropped as soon as there are others.
-
-    :param make_kernel: from the largest depth of a trajectory of NUTS, and how it adapts, to the
-        kernel.
-    :param start: the climbs at whose end a chain begins; by default the kernel says where.
-    :param slope: without climbs, the program whose gradient NUTS takes: what that costs says how
-        long a trajectory may be.
-    :param first: from the arguments and the keys to the seconds that it takes at least before it
-        has a draw: what cannot be ended is not begun without half a budget.
-    :param places: where chains begin, if there are no climbs.
-    :param until: what the draws so far ask for, at growing numbers of them; by default there are
-        `num_samples`.
-    :param resume: where an earlier run stopped, with its draws if it had some.
-    """
+    start = climbs_of(model, anatomy) if places is None else None
+    adaptation = Adaptation(num_warmup, target_accept)
     began = time.perf_counter()
     ran = 0.0  # seconds of what was compiled already, which the budget counts
     keys_start, keys = jax.vmap(random.split, out_axes=1)(random.split(rng_key, num_chains))
@@ -267,13 +182,16 @@ def sample(
     elif start is not None:
         places, gradient, ran = starts.climb(start, device, keys_start, budget, memory)
         depth = pacing.depth_within(gradient, room)
-        if first is not None and budget is not None:
-            least = first(device, keys_start)
+        if bits is not None and budget is not None:
+            # What cannot be ended is not begun without half a budget.
+            reading = starts.seconds_of_reading(model, device, keys_start)
+            least = bits.readings(anatomy) * reading
             if least > 0.5 * budget:
                 raise pacing.BudgetError(
                     f"before a draw it takes about {least:.2g} s, so none was made"
                 )
-    elif slope is not None and budget is not None:
+    elif bits is None and budget is not None:
+        # What a gradient costs says how long a trajectory may be.
         ran = starts.seconds_of_gradient(slope, device, keys_start)
         depth = pacing.depth_within(ran, room)
     timer = pacing.Budget(budget)
@@ -439,6 +357,29 @@ def _stats(state: Any) -> dict[str, Array]:
     return stats
 
 
+def no_discrete_gibbs(anatomy: Anatomy) -> str | None:
+    """Why NumPyro's own Gibbs does not apply, or None."""
+    discrete = [x for x in anatomy.latents if x.num_values is not None]
+    if not discrete:
+        return "the program has no discrete latent: NUTS samples all of it"
+    for latent in discrete:
+        if len(latent.shape) > latent.batch_ndim:
+            return f"{latent.name!r} is a vector of bits, and NumPyro lists scalar sites only"
+    return None
+
+
+def discrete_gibbs_kernel(model: Callable, anatomy: Anatomy, others: MCMCKernel) -> MCMCKernel:
+    """Bits by listing their values, `others` for the rest, in turn."""
+    del anatomy
+    bits = numpyro.infer.DiscreteGibbs(model)
+    return numpyro.infer.Gibbs([(bits, discrete_latent_sites), (others, None)])
+
+
+def visits_to_list(anatomy: Anatomy) -> int:
+    """Readings of NumPyro's own Gibbs: one for each value of each site and row."""
+    return anatomy.num_data * sum(x.num_values or 0 for x in anatomy.latents)
+
+
 SWEEPS = 3
 """Through the bits for each move of the parameters: a sweep is cheap beside it."""
 RESTARTS = 8
@@ -464,3 +405,9 @@ def visits_to_settle(anatomy: Anatomy) -> int:
 def no_binary_gibbs(anatomy: Anatomy) -> str | None:
     """Why `LatentGibbs` in turn with NUTS does not apply, or None."""
     return None if anatomy.binary else "it is run here on binary latents alone"
+
+
+DISCRETE = Bits(discrete_gibbs_kernel, no_discrete_gibbs, visits_to_list)
+"""NumPyro's own `DiscreteGibbs`."""
+LATENT = Bits(binary_gibbs_kernel, no_binary_gibbs, visits_to_settle)
+"""`LatentGibbs`."""

@@ -19,7 +19,7 @@ from numpyro import handlers
 from numpyro.infer import SVI, Trace_ELBO, autoguide, init_to_uniform
 from numpyro.infer.util import log_density
 
-from ..reading.anatomy import Anatomy, ProgramError, inspect
+from ..reading.anatomy import ProgramError, inspect
 from ..reading.arguments import check_data
 from ..reading.tracing import drawn_shapes, run_abstractly
 from ..rows.devices import one_device
@@ -43,6 +43,8 @@ took as long as the other two guides together, and diverged."""
 NUM_STARTS, NUM_GUIDES = 4, 2
 """Of a mode, and of a guide, the best of which is taken: of one, nothing would show that another
 ends there too. On a mixture of ten one guide in five finds all clusters, and its k̂ passes then."""
+NUM_PARTICLES = 4
+"""Draws of a guide that a step takes the objective from."""
 MEMORY = "_init_locs", "_init_latent"
 """Attributes of a guide that `SVI.init` sets."""
 STEP_SIZES = {"flow": 0.005}
@@ -55,9 +57,7 @@ def svi(
     *args: Any,
     guide: str = "mean_field",
     num_steps: int = 2000,
-    step_size: float | None = None,
     num_samples: int = 500,
-    num_particles: int = 4,
     budget: float | None = None,
     memory: float | None = None,
     gain: float | None = None,
@@ -65,7 +65,7 @@ def svi(
 ) -> Draws:
     """Stochastic variational inference with one of `GUIDES`; ``guide="map"`` is its mode.
 
-    Adam, its step falling to zero along a cosine; it begins at 0.03 (a flow: 0.005) by default.
+    Adam, its step falling to zero along a cosine; it begins at 0.03 (a flow: 0.005).
 
     :param gain: nats below which the objective has converged: a cycle of twice as many steps
         follows the last, its step size restored, until the best start gains no more than this.
@@ -84,7 +84,6 @@ def svi(
                 f"{size}, those of every row among them"
             )
     mode = guide == "map"
-    step_size = STEP_SIZES.get(guide, 0.03) if step_size is None else step_size
     key_init, key_draw = random.split(rng_key)
     keys = random.split(key_init, NUM_STARTS if mode else NUM_GUIDES)
     block = max(1, num_steps // SNAPSHOTS)
@@ -94,8 +93,8 @@ def svi(
         import optax  # where it is used: a fit of another method need not wait for it
 
         chosen = GUIDES[guide](program)
-        optimiser = optax.adam(partial(_cycles, step_size, num_steps))
-        engine = SVI(program, chosen, optimiser, Trace_ELBO(1 if mode else num_particles))
+        optimiser = optax.adam(partial(_cycles, STEP_SIZES.get(guide, 0.03), num_steps))
+        engine = SVI(program, chosen, optimiser, Trace_ELBO(1 if mode else NUM_PARTICLES))
 
         def begin(keys: Array, args: tuple, kwargs: dict) -> tuple[Any, dict[str, Any]]:
             def one(key: Array) -> tuple[Any, dict[str, Any]]:
@@ -123,8 +122,18 @@ def svi(
         def draw(
             key: Array, free: Any, args: tuple, kwargs: dict
         ) -> tuple[Params, dict[str, Array]]:
+            """Draws with log p and log q of each, so that they can be re-weighted."""
             params = engine.constrain_fn(free)
-            return _weighed(program, chosen, anatomy, key, params, num_samples, args, kwargs)
+
+            def one(key: Array) -> tuple[Params, dict[str, Array]]:
+                drawn = handlers.seed(chosen, key)
+                log_q, trace = log_density(drawn, args, kwargs, params)
+                replayed = handlers.replay(handlers.seed(program, key), trace)
+                log_p, _ = log_density(replayed, args, kwargs, params)
+                sites = {x: trace[x]["value"] for x in anatomy.parameters}
+                return sites, {"log_p": log_p, "log_q": log_q}
+
+            return lax.map(one, random.split(key, num_samples))
 
         begins = lower(begin, device, keys)
         state, remembered = results(begins)
@@ -140,7 +149,7 @@ def svi(
             None if mode else lower(draw, device, key_draw, one),
         )  # fmt: skip
 
-    settings = model, anatomy, guide, step_size, num_steps, num_samples, num_particles
+    settings = model, anatomy, guide, num_steps, num_samples
     steps = kept(make, device, keys, *settings)
     check_fits(steps.advance, memory, "a block of its steps")
     state, _ = steps.begin(device.arrays, keys)
@@ -205,26 +214,3 @@ class Steps(NamedTuple):
     advance: Callable[..., tuple[Any, Array]]
     look: Callable[..., Params]  # some draws of the parameters
     draw: Callable[..., tuple[Params, dict[str, Array]]] | None  # the last, with log p and log q
-
-
-def _weighed(
-    program: Callable,
-    guide: Any,
-    anatomy: Anatomy,
-    key: Array,
-    params: Any,
-    count: int,
-    args: tuple,
-    kwargs: dict,
-) -> tuple[Params, dict[str, Array]]:
-    """Draws from a guide with log p and log q of each, so that they can be re-weighted."""
-
-    def one(key: Array) -> tuple[Params, dict[str, Array]]:
-        drawn = handlers.seed(guide, key)
-        log_q, trace = log_density(drawn, args, kwargs, params)
-        replayed = handlers.replay(handlers.seed(program, key), trace)
-        log_p, _ = log_density(replayed, args, kwargs, params)
-        sites = {x: trace[x]["value"] for x in anatomy.parameters}
-        return sites, {"log_p": log_p, "log_q": log_q}
-
-    return lax.map(one, random.split(key, count))

@@ -78,7 +78,7 @@ a factor of two."""
 
 def contenders(anatomy: Anatomy) -> tuple[dict[str, Contender], dict[str, str]]:
     """Those that apply, by name, and why the others do not."""
-    from ..baselines.samplers import discrete_gibbs, nuts
+    from ..baselines.samplers import DISCRETE, LATENT, nuts
     from ..baselines.variational import svi
 
     admitted: list[Contender] = []
@@ -97,7 +97,7 @@ def contenders(anatomy: Anatomy) -> tuple[dict[str, Contender], dict[str, str]]:
                 admitted.append(Contender(f"{name} MAP", True, "point", run, True))
                 admitted += _followers(name, method, anatomy)
         elif anatomy.binary:
-            run = partial(_generic, partial(discrete_gibbs, latent=True), True)
+            run = partial(_generic, partial(nuts, bits=LATENT), True)
             admitted.append(Contender(name, True, "sampler", run))
         else:
             refused[name] = "it is compared on programs with binary latents alone"
@@ -107,7 +107,7 @@ def contenders(anatomy: Anatomy) -> tuple[dict[str, Contender], dict[str, str]]:
         admitted.append(Contender(f"SVI {guide}", False, "variational", run))
     run = partial(_generic, partial(svi, guide="map"), False)
     admitted.append(Contender("MAP", False, "point", run, posterior_mode=True))
-    run = partial(_generic, discrete_gibbs, True)
+    run = partial(_generic, partial(nuts, bits=DISCRETE), True)
     admitted.append(Contender("DiscreteGibbs", False, "sampler", run))
     return {x.name: x for x in admitted}, refused
 

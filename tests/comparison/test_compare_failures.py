@@ -182,7 +182,7 @@ def test_the_bits_of_all_restarts_count_before_the_first_draw(monkeypatch):
     monkeypatch.setattr(samplers.starts, "seconds_of_reading", lambda *_: 0.1)
     data = np.random.default_rng(0).normal(size=(6, 3))
     with pytest.raises(BudgetError, match="before a draw it takes about"):
-        samplers.discrete_gibbs(
+        samplers.nuts(
             binary_sparse_coding, random.key(0), data, num_causes=2, num_warmup=1, num_samples=1,
-            num_chains=1, budget=0.19 * readings, latent=True,
+            num_chains=1, budget=0.19 * readings, bits=samplers.LATENT,
         )  # fmt: skip

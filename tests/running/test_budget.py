@@ -12,7 +12,7 @@ from tools import fast_jit, noisy_copies, quick_runs
 
 from inference import EM, Algorithm, ProgramError, SplittingEM
 from inference.baselines.pacing import BudgetError, Pace
-from inference.baselines.samplers import discrete_gibbs, nuts
+from inference.baselines.samplers import DISCRETE, nuts
 from inference.baselines.variational import svi
 from inference.running import clock
 from inference.running.contract import Stop
@@ -194,13 +194,13 @@ def test_what_does_not_fit_into_memory_says_so_before_it_runs():
 
 def test_numpyros_own_gibbs_runs_on_bits_and_parameters():
     how = {"num_warmup": 20, "num_samples": 20, "num_chains": 2, "num_components": 2}
-    drawn = discrete_gibbs(bernoulli_mixture, random.key(1), DATA, **how)
+    drawn = nuts(bernoulli_mixture, random.key(1), DATA, bits=DISCRETE, **how)
     with pytest.raises(BudgetError, match=r"before a draw it takes about .* s, so none"):
-        discrete_gibbs(bernoulli_mixture, random.key(1), DATA, budget=1e-9, **how)
+        nuts(bernoulli_mixture, random.key(1), DATA, bits=DISCRETE, budget=1e-9, **how)
     assert drawn.params["probs"].shape == (2, 20, 2, 5)
     assert drawn.params["mixing"].std() > 0
     with pytest.raises(ProgramError, match="'causes' is a vector of bits"):
-        discrete_gibbs(binary_sparse_coding, random.key(1), DATA, num_causes=2)
+        nuts(binary_sparse_coding, random.key(1), DATA, bits=DISCRETE, num_causes=2)
 
 
 def test_splitting_with_a_tolerance_goes_on_to_its_last_split():

@@ -26,7 +26,6 @@ from latentbits.models.data import InputError
 from numpyro import handlers
 from numpyro.diagnostics import effective_sample_size
 from numpyro.infer import NUTS, SVI, Trace_ELBO
-from numpyro.infer.mcmc import MCMCKernel
 
 from ...baselines import samplers
 from ...baselines.starts import climbs_of, differentiable
@@ -45,14 +44,10 @@ from ...reading.log_joint import log_joint, log_shared
 from ...reading.recognition.papers import Known
 from ...reading.states import AllStates
 from ...rows.chunks import Rows
-from ...running.contract import follow
 from ...types import Params
 from ..judge import in_one_line
-from .uniformity import LEVEL, coverage, p_value, ranks, shape, together
+from .uniformity import LEVEL, NUM_DRAWS, coverage, p_value, ranks, shape, together
 
-NUM_DRAWS = 79
-"""Draws that the truth is ranked among: 80 ranks, of which 40, 64 and 76 are exactly the central
-50, 80 and 95 %."""
 THIN = 4
 """Draws of a sampler from which one is kept: ranks are uniform among independent draws."""
 LIKELIHOOD = "log likelihood"
@@ -151,39 +146,24 @@ class ManyDraws(NamedTuple):
     diverging: Any  # (num_sets, num_samples), False where a method knows no divergence
 
 
-def nuts_kernel(model: Callable, anatomy: Anatomy) -> MCMCKernel:
-    """NUTS on all continuous sites, discrete latents summed out."""
-    return NUTS(differentiable(model, anatomy), max_tree_depth=MAX_TREE_DEPTH)
-
-
-def gibbs_kernel(bits: Callable, model: Callable, anatomy: Anatomy) -> MCMCKernel:
-    """NUTS for the parameters in turn with a kernel for the bits.
-
-    :param bits: `discrete_gibbs_kernel`, NumPyro's own, or `binary_gibbs_kernel`, `LatentGibbs`.
-    """
-    others = NUTS(model, find_heuristic_step_size=False, max_tree_depth=MAX_TREE_DEPTH)
-    return bits(model, anatomy, others)
-
-
 def many_chains(
-    kernel_of: Callable[[Callable, Anatomy], MCMCKernel],
-    model: Callable,
-    rng_key: Array,
-    data: Array,
-    *,
-    num_samples: int = 300,
-    **kwargs: Any,
-) -> ManyDraws:
-    """A chain for each of ``data[i]``.
+    model: Callable, rng_key: Array, data: Array, *, bits: samplers.Bits | None = None,
+    num_samples: int = 300, **kwargs: Any,
+) -> ManyDraws:  # fmt: skip
+    """NUTS on all continuous sites, a chain for each of ``data[i]``.
 
-    :param kernel_of: from the program and its anatomy to the kernel.
+    :param bits: how discrete latents are drawn in turn; by default they are summed out.
     """
     anatomy = inspect(model, (data[0],), kwargs)
     climbs = climbs_of(model, anatomy)
+    make = partial(NUTS, max_tree_depth=MAX_TREE_DEPTH)
 
     def one(key: Array, table: Array) -> ManyDraws:
         # Kernels keep what they learn at `init`: one for each trace, none outlives it.
-        kernel = kernel_of(model, anatomy)
+        if bits is None:
+            kernel: Any = make(differentiable(model, anatomy))
+        else:
+            kernel = bits.kernel(model, anatomy, make(model, find_heuristic_step_size=False))
         key_start, key = random.split(key)
         place = None if climbs is None else climbs(key_start, (table,), kwargs)
         state = kernel.init(key, WARMUP, place, model_args=(table,), model_kwargs=kwargs)
@@ -231,11 +211,8 @@ def many_svi(
         chosen = GUIDES[guide](program)
         engine = SVI(program, chosen, optax.adam(rates), Trace_ELBO(2))
         key_init, key_draw = random.split(key)
-        state = engine.init(key_init, table, **kwargs)
-        state, _ = follow(engine, state, num_steps, table, **kwargs)
-        draws = chosen.sample_posterior(
-            key_draw, engine.get_params(state), sample_shape=(num_samples,)
-        )
+        found = engine.run(key_init, num_steps, table, progress_bar=False, **kwargs).params
+        draws = chosen.sample_posterior(key_draw, found, sample_shape=(num_samples,))
         never = jnp.zeros(num_samples, bool)
         return ManyDraws({x: draws[x] for x in anatomy.parameters}, never)
 
@@ -285,15 +262,12 @@ def _rows_unknown(anatomy: Anatomy) -> str | None:
     return None
 
 
-def _gibbs(bits: Callable, refuses: Callable) -> Bayesian:
-    run = partial(many_chains, partial(gibbs_kernel, bits))
-    return Bayesian(run, THIN_GIBBS, refuses)
-
-
 METHODS: dict[str, Bayesian] = {
-    "NUTS": Bayesian(partial(many_chains, nuts_kernel), THIN),
-    "LatentGibbs": _gibbs(samplers.binary_gibbs_kernel, samplers.no_binary_gibbs),
-    "DiscreteGibbs": _gibbs(samplers.discrete_gibbs_kernel, samplers.no_discrete_gibbs),
+    "NUTS": Bayesian(many_chains, THIN),
+    **{
+        name: Bayesian(partial(many_chains, bits=bits), THIN_GIBBS, bits.problem)
+        for name, bits in (("LatentGibbs", samplers.LATENT), ("DiscreteGibbs", samplers.DISCRETE))
+    },
     "Laplace": Bayesian(many_posteriors, 1, _not_collapsed),
     "SVI mean_field": Bayesian(many_svi, 1),
     "SVI low_rank": Bayesian(partial(many_svi, guide="low_rank"), 1),

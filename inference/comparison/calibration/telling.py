@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...files.figures import Figure
-from .uniformity import LEVELS, POWER, held, power
+from ...files.figures import GREY, PALETTE, Figure, house_style
+from ...files.output import align
+from .uniformity import LEVEL, LEVELS, NUM_DRAWS, POWER, band, curve, held, power
 
 if TYPE_CHECKING:
     from .calibrate import Calibration, Judged
@@ -22,8 +23,6 @@ LEAST_P = 1e-9
 
 def verdict(name: str, judged: Judged) -> str:
     """One method in one line."""
-    from .calibrate import NUM_DRAWS
-
     count = len(next(iter(judged.scalars.values())).ranks)
     worst = min(judged.scalars, key=lambda x: judged.scalars[x].p_value)
     one = judged.scalars[worst]
@@ -59,7 +58,7 @@ JUDGED = ("p_value", "seconds", "diverging", "stuck", "lost")
 
 def summary(calibration: Calibration) -> dict[str, Any]:
     """The numbers, as JSON has them."""
-    from .calibrate import NUM_DRAWS, describe
+    from .calibrate import describe
 
     trials = calibration.trials
     return {
@@ -87,8 +86,6 @@ def summary(calibration: Calibration) -> dict[str, Any]:
 
 def lines(calibration: Calibration) -> list[str]:
     """What was tried, the p-values, the coverage, what would show, the verdicts."""
-    from ...files.output import align
-
     numbers = summary(calibration)
     sizes = "".join(f", {x} = {v}" for x, v in calibration.trials.kwargs.items())
     each = list(calibration.methods.values())
@@ -126,8 +123,6 @@ def _covered(judged: Judged) -> list[str]:
 
     The intervals of one trial are dependent: the standard error is that of a mean over trials.
     """
-    from .calibrate import NUM_DRAWS
-
     inside = np.mean([held(x.ranks, NUM_DRAWS)[0] for x in judged.scalars.values()], axis=0)
     error = inside.std(0) / np.sqrt(len(inside))
     return [f"{100 * x:.1f} ± {100 * e:.1f}" for x, e in zip(inside.mean(0), error, strict=True)]
@@ -137,9 +132,7 @@ def draw(calibration: Calibration) -> Figure:
     """A panel for each scalar: how the ranks' distribution function strays from the diagonal."""
     from matplotlib.figure import Figure
 
-    from ...files.figures import GREY, PALETTE, house_style
-    from .calibrate import METHODS, NUM_DRAWS
-    from .uniformity import LEVEL, band, curve
+    from .calibrate import METHODS
 
     names = list(calibration.methods)
     panels = list(calibration.methods[names[0]].scalars)

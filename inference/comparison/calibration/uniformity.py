@@ -24,6 +24,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+NUM_DRAWS = 79
+"""Draws that the truth is ranked among: 80 ranks, of which 40, 64 and 76 are exactly the central
+50, 80 and 95 %."""
 MOST_POINTS = 50
 """Points of the curve, at most."""
 LEVEL = 0.95
