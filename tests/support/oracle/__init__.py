@@ -27,10 +27,8 @@ from oracle.combination_machine import (
 )
 from oracle.latent_trait import (
     bound_log_evidence,
-    bound_log_likelihood,
     bound_m_step,
     bound_posterior,
-    bound_slope,
     bound_update_variational,
     log_joint_latent_trait,
     log_joint_trait_mixture,
@@ -59,9 +57,7 @@ from oracle.sparse_coding import (
     num_data_cut,
     selection_scores,
     sparse_coding_m_step,
-    sparse_coding_noise,
     sparse_coding_sparsity,
-    sparse_coding_weights,
 )
 from oracle.tables import (
     all_states,
@@ -71,7 +67,6 @@ from oracle.tables import (
     log_evidence,
     log_joint_candidates,
     log_joint_table,
-    log_sum_exp,
     posterior_mean,
     posterior_second_moments,
     posterior_table,
