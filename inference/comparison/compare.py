@@ -61,6 +61,12 @@ class Comparison(NamedTuple):
         return verdict(self.rows)
 
 
+UNSCORED = {"likelihood": "none was needed", "likelihood_exact": True}
+"""Of a comparison without a score: how it was found, and whether exactly."""
+NOTHING = Comparison("", {}, {}, {}, {}, {}, {}, {}, {})
+"""Before any method ran."""
+
+
 class Plan(NamedTuple):
     """Which methods run, on what."""
 
@@ -168,18 +174,15 @@ def compare(
     :param chains: where samplers stopped before; filled with where they stop.
     :param settings: those of `plan`, with the keyword arguments of the program.
     """
-    planned = plan(model, data, methods, **settings)
+    planned, earlier = plan(model, data, methods, **settings), earlier or NOTHING
     setup, refused = planned.setup, planned.refused
     judged: dict[str, Judged] = {} if keep is None else keep
     chains = {} if chains is None else chains
-    rows: dict[str, dict[str, Any]] = {}
-    wanted = [x.name for x, _ in planned.methods]
-    if earlier is not None:
-        if not np.array_equal(_some_rows(planned)["values"], earlier.table["values"]):
-            raise ValueError("the table is not the one that was compared: give that one")
-        rows = {x: dict(row) for x, row in earlier.rows.items() if not waiting(row)}
-        left = [one for one in planned.methods if one[0].name not in rows]
-        planned = planned._replace(methods=left)
+    wanted, table = [x.name for x, _ in planned.methods], _some_rows(planned)
+    if earlier.table and not np.array_equal(table["values"], earlier.table["values"]):
+        raise ValueError("the table is not the one that was compared: give that one")
+    rows = {x: dict(row) for x, row in earlier.rows.items() if not waiting(row)}
+    planned = planned._replace(methods=[x for x in planned.methods if x[0].name not in rows])
     standard = reference if isinstance(reference, Reference) else None
     interrupted = False
     try:
@@ -198,27 +201,26 @@ def compare(
         interrupted = True
     missing = no_row(Status.INTERRUPTED, "it did not run to its end")
     # What was interrupted is where it was before.
-    before = {} if earlier is None else earlier.rows
-    rows = {x: rows.get(x) or dict(before.get(x, missing)) for x in wanted}
+    rows = {x: rows.get(x) or dict(earlier.rows.get(x, missing)) for x in wanted}
     for x, _ in planned.methods:
         rows[x.name]["bespoke"] = x.bespoke
     if methods is not None:
         rows |= {x: no_row(Status.DOES_NOT_APPLY, reason) for x, reason in refused.items()}
-    held_out = {x: j.held_out for x, j in judged.items()}
-    paths = {x: (j.path, j.clock) for x, j in judged.items()}
-    reliability = {x: j.reliability for x, j in judged.items() if j.reliability is not None}
-    means, known = _means(setup, judged, earlier), ("none was needed", True)
-    if earlier is not None:
-        kept = {x for x in earlier.held_out.keys() - judged.keys() if "held_out" in rows.get(x, {})}
-        held_out |= {x: earlier.held_out[x] for x in kept}
-        paths |= {x: earlier.paths[x] for x in kept}
-        reliability |= {x: earlier.reliability[x] for x in kept & earlier.reliability.keys()}
-        means |= {x: earlier.params[x] for x in kept}
-        known = earlier.about["likelihood"], earlier.about["likelihood_exact"]
+    kept = {x for x in earlier.held_out.keys() - judged.keys() if "held_out" in rows.get(x, {})}
+    both: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        ({x: j.held_out for x, j in judged.items()}, earlier.held_out),
+        ({x: (j.path, j.clock) for x, j in judged.items()}, earlier.paths),
+        ({x: j.reliability for x, j in judged.items() if j.reliability}, earlier.reliability),
+        (_means(setup, judged, earlier), earlier.params),
+    ]
+    held_out, paths, reliability, means = (
+        new | {x: old[x] for x in kept & old.keys()} for new, old in both
+    )
     settle(rows, held_out, paths)
     if standard is None or standard.held_out is None:
         standard = of_the_run(rows, held_out, standard)
     refer(rows, held_out, standard)
+    known = [earlier.about.get(x, y) for x, y in UNSCORED.items()]
     how, exact = next((x.scored_by for x in judged.values()), known)
     about = {
         "num_data": len(setup.values), "num_train": len(setup.train),
@@ -235,7 +237,7 @@ def compare(
     }  # fmt: skip
     return Comparison(
         name or str(getattr(model, "__name__", "program")), about, rows, held_out, paths,
-        reliability, means, _some_rows(planned),
+        reliability, means, table,
         {x: np.asarray(v) for x, v in (setup.truth or {}).items()},
     )  # fmt: skip
 
@@ -320,13 +322,11 @@ def _some_rows(planned: Plan) -> dict[str, np.ndarray]:
 
 
 def _means(
-    setup: Setup, judged: dict[str, Judged], earlier: Comparison | None
+    setup: Setup, judged: dict[str, Judged], earlier: Comparison
 ) -> dict[str, dict[str, np.ndarray]]:
     """Mean parameters of each, after its draws, and then the methods, were brought together."""
     means: dict[str, dict[str, np.ndarray]] = {}
-    goal = setup.truth
-    if goal is None and earlier is not None:
-        goal = next(iter(earlier.params.values()), None)
+    goal = setup.truth or next(iter(earlier.params.values()), None)
     arguments = setup.arguments(setup.train)
     for name in sorted(judged, key=lambda x: -judged[x].row["held_out"]):
         params = {x: np.asarray(v) for x, v in judged[name].draws.params.items()}

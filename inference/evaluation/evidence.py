@@ -133,7 +133,7 @@ class Likelihood:
         if self.real:
             # A program that holds arrays of another precision fails; if for another reason, again.
             with suppress(TypeError, ValueError), jax.enable_x64(True):
-                found = compute(*jax.tree.map(_wide, trees))
+                found = compute(*wide(trees))
         found = compute(*trees) if found is None else found
         traced = any(isinstance(x, jax.core.Tracer) for x in found)
         return found if traced else Evidence(*(np.asarray(x, np.float64) for x in found))
@@ -152,9 +152,10 @@ class Likelihood:
         return compiled(lambda rows, params: function(params, rows), which.rows)
 
 
-def _wide(x: Any) -> Any:
-    floating = isinstance(x, np.ndarray | Array) and jnp.issubdtype(x.dtype, jnp.floating)
-    return np.asarray(x, np.float64) if floating else x
+def wide(tree: Any) -> Any:
+    """Arrays of real numbers in float64, as NumPy's."""
+    real = lambda x: isinstance(x, np.ndarray | Array) and jnp.issubdtype(x.dtype, jnp.floating)  # noqa: E731
+    return jax.tree.map(lambda x: np.asarray(x, np.float64) if real(x) else x, tree)
 
 
 def log_likelihood(model: Callable, params: Params, *args: Any, **kwargs: Any) -> Evidence:

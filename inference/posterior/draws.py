@@ -18,6 +18,7 @@ from scipy.linalg import null_space
 from ..baselines.pacing import BudgetError
 from ..baselines.samplers import Draws, nuts
 from ..compiling import executable
+from ..evaluation.evidence import wide
 from ..evaluation.symmetry import Group, align_to, form_of, group_of
 from ..reading.anatomy import ProgramError
 from ..reading.arguments import check_data
@@ -129,12 +130,6 @@ def posterior_draws(
         evidence_error=math.nan, seconds=result.seconds + draws.seconds,
         compile_seconds=result.compile_seconds + draws.compile_seconds,
     )  # fmt: skip
-
-
-def _wide(tree: Any) -> Any:
-    """Numbers in float64, as arrays of NumPy's."""
-    real = lambda x: isinstance(x, np.ndarray | Array) and jnp.issubdtype(x.dtype, jnp.floating)  # noqa: E731
-    return jax.tree.map(lambda x: np.asarray(x, np.float64) if real(x) else x, tree)
 
 
 class Slice(NamedTuple):
@@ -302,9 +297,9 @@ def about_fit(
 ) -> Neighbourhood:  # fmt: skip
     """The modes near the parameters of a fit and others, with their symmetries; in float64."""
     with jax.enable_x64(True):
-        args, kwargs = _wide((args, kwargs))
-        more = None if others is None else _wide(dict(others))
-        return _open(model, _wide(dict(params)), args, kwargs, num_draws, more)
+        args, kwargs = wide((args, kwargs))
+        more = None if others is None else wide(dict(others))
+        return _open(model, wide(dict(params)), args, kwargs, num_draws, more)
 
 
 def _open(
@@ -364,11 +359,11 @@ def best_mode(
     :param known: parameters that may be better, as the truth.
     """
     with jax.enable_x64(True):
-        args, kwargs = _wide((args, kwargs))
+        args, kwargs = wide((args, kwargs))
         program = collapsed(model, args, kwargs)
         count = len(jax.tree.leaves(places)[0])
-        free = [jax.tree.map(lambda x: x[i], _wide(places)) for i in range(count)]  # noqa: B023
-        found = [constrain_fn(program, args, kwargs, x) for x in free] + [_wide(x) for x in known]
+        free = [jax.tree.map(lambda x: x[i], wide(places)) for i in range(count)]  # noqa: B023
+        found = [constrain_fn(program, args, kwargs, x) for x in free] + [wide(x) for x in known]
         score = jax.jit(lambda params: log_density(program, args, kwargs, params)[0])
         values = np.array([score(x) for x in found])
         best = found[int(np.argmax(np.where(np.isfinite(values), values, -np.inf)))]
