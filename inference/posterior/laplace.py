@@ -21,7 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from scipy import special
-from scipy.special import gammaln, logsumexp
+from scipy.special import logsumexp
+from scipy.stats import multivariate_t
 
 from ..evaluation.diagnostics import ESS, smoothed
 from ..numerics.annealed import good_k
@@ -146,13 +147,9 @@ class Proposal(NamedTuple):
 
     def log_prob(self, draws: np.ndarray) -> np.ndarray:
         """(count,)."""
-        size, nu = len(self.place), self.tail
-        squares = (np.linalg.solve(self.root, (draws - self.place).T) ** 2).sum(0)
-        level = np.linalg.slogdet(self.root)[1]
-        if nu == math.inf:
-            return -0.5 * squares - 0.5 * size * math.log(2.0 * math.pi) - level
-        level += 0.5 * size * math.log(nu * math.pi) + gammaln(nu / 2) - gammaln((nu + size) / 2)
-        return -0.5 * (nu + size) * np.log1p(squares / nu) - level
+        steps = np.linalg.solve(self.root, (draws - self.place).T).T
+        standard = multivariate_t.logpdf(steps, shape=np.eye(len(self.place)), df=self.tail)
+        return np.asarray(standard) - np.linalg.slogdet(self.root)[1]
 
 
 class Weighted(NamedTuple):
