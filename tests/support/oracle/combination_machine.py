@@ -56,36 +56,33 @@ def real_combination_log_partition(weights, bias):
     return 0.5 * len(weights[0]) * math.log(2.0 * math.pi) + total
 
 
+def _log_joint(sites, data, mask, log_weight, log_cell):
+    """log P(h) from the weights of all states, then each cell given ω(h)_j."""
+    causes, weights, bias = sites["causes"], sites["weights"], sites["bias"]
+    states = all_states(len(bias))
+    normaliser = log_sum_exp([log_weight(state, weights, bias) for state in states])
+    result = np.zeros(len(data))
+    for n in range(len(data)):
+        result[n] = log_weight(causes[n], weights, bias) - normaliser
+        for j in range(len(data[n])):
+            if is_observed(mask, n, j):
+                result[n] += log_cell(data[n][j], weighted_sum(causes[n], weights, j))
+    return result
+
+
 def log_joint_combination_machine(sites, data, mask=None):
     """(3.4) for the causes, then x_j = +1 with probability logistic(2 ω(h)_j).
 
     With nothing masked this is −E(x, h) − log Z_B of (2.1).
     """
-    causes, weights, bias = sites["causes"], sites["weights"], sites["bias"]
-    states = all_states(len(bias))
-    normaliser = log_sum_exp([_log_weight_binary(state, weights, bias) for state in states])
-    result = np.zeros(len(data))
-    for n in range(len(data)):
-        result[n] = _log_weight_binary(causes[n], weights, bias) - normaliser
-        for j in range(len(data[n])):
-            if is_observed(mask, n, j):
-                activation = 2.0 * weighted_sum(causes[n], weights, j)
-                result[n] += log_bernoulli_logit(data[n][j], activation)
-    return result
+    log_cell = lambda bit, total: log_bernoulli_logit(bit, 2.0 * total)  # noqa: E731
+    return _log_joint(sites, data, mask, _log_weight_binary, log_cell)
 
 
 def log_joint_real_combination_machine(sites, data, mask=None):
     """(3.7) for the causes, then x ~ N(ω(h), I). With nothing masked: −E of (2.5) − log Z_R."""
-    causes, weights, bias = sites["causes"], sites["weights"], sites["bias"]
-    states = all_states(len(bias))
-    normaliser = log_sum_exp([_log_weight_real(state, weights, bias) for state in states])
-    result = np.zeros(len(data))
-    for n in range(len(data)):
-        result[n] = _log_weight_real(causes[n], weights, bias) - normaliser
-        for j in range(len(data[n])):
-            if is_observed(mask, n, j):
-                result[n] += log_normal(data[n][j], weighted_sum(causes[n], weights, j), 1.0)
-    return result
+    log_cell = lambda value, total: log_normal(value, total, 1.0)  # noqa: E731
+    return _log_joint(sites, data, mask, _log_weight_real, log_cell)
 
 
 def _unit_inputs(row, weights, bias):

@@ -69,25 +69,33 @@ def gibbs_flip_probability(sites, data, layer, unit, mask=None):
     return flips
 
 
-def _causal_inputs(parents, weights, leak):
-    """u_j of every child in every row, (N, J)."""
-    inputs = np.zeros((len(parents), len(leak)))
+def _updated(parents, children, weights, leak, new, mask, of_leak=False):
+    """The weights, or leaks, of every link: 1 − exp(−w) is ``new(f, w, share, count)``, of
+
+    Σ_n S_i S_j f_ij/g_j and Σ_n S_i, the sums over the observed children. A leak is a link from a
+    unit that is always on.
+    """
+    inputs = np.zeros((len(parents), len(leak)))  # u_j of every child in every row
     for n in range(len(parents)):
         for j in range(len(leak)):
             inputs[n, j] = float(leak[j]) + weighted_sum(parents[n], weights, j)
-    return inputs
+    updated = np.zeros((1, len(leak)) if of_leak else np.shape(weights))
+    for i in range(len(updated)):
+        for j in range(len(leak)):
+            weight = float(leak[j]) if of_leak else float(weights[i][j])
+            frequency, share, count = -math.expm1(-weight), 0.0, 0.0
+            for n in range(len(children)):
+                on = 1.0 if of_leak else parents[n][i]
+                if is_observed(mask, n, j):
+                    count += on
+                    if on == 1 and children[n][j] == 1:
+                        share += frequency / -math.expm1(-inputs[n, j])
+            updated[i, j] = -math.log1p(-new(frequency, weight, share, count))
+    return updated
 
 
-def _share_and_count(parent_on, children, weight, inputs, column, mask):
-    """Σ_n S_i S_j f_ij/g_j and Σ_n S_i for one link, over the observed children."""
-    frequency = -math.expm1(-weight)
-    share, count = 0.0, 0.0
-    for n in range(len(children)):
-        if is_observed(mask, n, column):
-            count += parent_on[n]
-            if parent_on[n] == 1 and children[n][column] == 1:
-                share += frequency / -math.expm1(-inputs[n, column])
-    return frequency, share, count
+def _by_gamma(shape, rate):
+    return lambda f, w, share, count: (share + (shape - 1.0) * f / w) / (count + rate)
 
 
 def noisy_or_weight_update(parents, children, weights, leak, shape=1.0, rate=1.5, mask=None):
@@ -96,16 +104,7 @@ def noisy_or_weight_update(parents, children, weights, leak, shape=1.0, rate=1.5
     The log joint's slope in w_ij is Σ_n S_i (S_j/g_j − 1) + (α − 1)/w_ij − β, since exp(−u)/g =
     1/g − 1; times f_ij and set to zero, that is the update's fixed point.
     """
-    inputs = _causal_inputs(parents, weights, leak)
-    updated = np.zeros(np.shape(weights))
-    for i in range(len(weights)):
-        on = [parents[n][i] for n in range(len(parents))]
-        for j in range(len(leak)):
-            weight = float(weights[i][j])
-            frequency, share, count = _share_and_count(on, children, weight, inputs, j, mask)
-            new = (share + (shape - 1.0) * frequency / weight) / (count + rate)
-            updated[i, j] = -math.log1p(-new)
-    return updated
+    return _updated(parents, children, weights, leak, _by_gamma(shape, rate), mask)
 
 
 def noisy_or_leak_update(parents, children, weights, leak, shape=1.0, rate=1.5, mask=None):
@@ -113,26 +112,14 @@ def noisy_or_leak_update(parents, children, weights, leak, shape=1.0, rate=1.5, 
 
     For the top layer, pass ``parents`` of shape (N, 0) and ``weights`` of shape (0, J).
     """
-    inputs = _causal_inputs(parents, weights, leak)
-    updated = np.zeros(len(leak))
-    on = [1.0] * len(parents)
-    for j in range(len(leak)):
-        weight = float(leak[j])
-        frequency, share, count = _share_and_count(on, children, weight, inputs, j, mask)
-        new = (share + (shape - 1.0) * frequency / weight) / (count + rate)
-        updated[j] = -math.log1p(-new)
-    return updated
+    return _updated(parents, children, weights, leak, _by_gamma(shape, rate), mask, True)[0]
 
 
 def noisy_or_weight_update_beta(parents, children, weights, leak, alpha, beta, mask=None):
     """With a Beta(α, β) prior on f: f ← [α − 1 + 2f + Σ S_i S_j f/g_j] / (α + β + Σ S_i)."""
-    inputs = _causal_inputs(parents, weights, leak)
-    updated = np.zeros(np.shape(weights))
-    for i in range(len(weights)):
-        on = [parents[n][i] for n in range(len(parents))]
-        for j in range(len(leak)):
-            weight = float(weights[i][j])
-            frequency, share, count = _share_and_count(on, children, weight, inputs, j, mask)
-            new = (alpha - 1.0 + 2.0 * frequency + share) / (alpha + beta + count)
-            updated[i, j] = -math.log1p(-new)
-    return updated
+
+    def new(f, w, share, count):
+        del w
+        return (alpha - 1.0 + 2.0 * f + share) / (alpha + beta + count)
+
+    return _updated(parents, children, weights, leak, new, mask)
