@@ -262,21 +262,20 @@ def _discrete(
         how = f"layer by layer, all {' and '.join(map(str, reversed(sizes)))} states"
     size = chunk_of(None, rows.width + anatomy.num_bits, rows)
 
-    def chunk(params: Params, arguments: Arguments, start: Array, count: int) -> Evidence:
-        del start
-        value = row_evidence(model, anatomy.with_rows(count), params, arguments, reader.structure)
+    def chunk(params: Params, arguments: Arguments, numbers: Array) -> Evidence:
+        local = anatomy.with_rows(len(numbers))
+        value = row_evidence(model, local, params, arguments, reader.structure)
         return Evidence(value, jnp.zeros_like(value))
 
     return Likelihood(how, True, rows, partial(_by_chunk, chunk, size))
 
 
 def _by_chunk(chunk: Callable[..., Evidence], size: int, params: Params, rows: Rows) -> Evidence:
-    """Of all rows, so many at a time: from their arguments, which is the first, and how many."""
-    count = min(size, rows.num_data)
+    """Of all rows, so many at a time: from their arguments and their numbers."""
 
-    def part(arguments: Arguments, numbers: Any) -> Evidence:
+    def part(arguments: Arguments, numbers: Array) -> Evidence:
         # A gradient computes the table of a chunk anew: those of all chunks do not fit.
-        return jax.checkpoint(lambda params: chunk(params, arguments, numbers[0], count))(params)
+        return jax.checkpoint(lambda params: chunk(params, arguments, numbers))(params)
 
     return map_over_chunks(part, rows, size, Numbers())
 
@@ -301,9 +300,8 @@ def _quadrature(reader: FactorReader, rows: Rows, num_nodes: int) -> Likelihood:
     num_states = reader.num_states  # of discrete latents: the points lie about a mode in each
     size = chunk_of(None, num_states * len(both.points) * rows.width, rows)
 
-    def chunk(params: Params, arguments: Arguments, start: Array, count: int) -> Evidence:
-        del start
-        local, held = reader.at(count), lax.stop_gradient(params)
+    def chunk(params: Params, arguments: Arguments, numbers: Array) -> Evidence:
+        local, held = reader.at(len(numbers)), lax.stop_gradient(params)
         # The nodes stay where the parameters put them: the sum is smooth in the others.
         moved = lax.stop_gradient(about(local, _modes(local, held, arguments), both))
         table = local.log_joint(params, moved.points, arguments) + moved.log_weights
@@ -331,8 +329,8 @@ def _on_shared_nodes(opened: Opened) -> Likelihood:
         table = log_table(columns, values, hollow.responses(arguments), nodes)
         return log_total(table, 0, False)
 
-    def chunk(params: Params, arguments: Arguments, start: Array, number: int) -> Evidence:
-        del start, number
+    def chunk(params: Params, arguments: Arguments, numbers: Array) -> Evidence:
+        del numbers
         value, rough = (evidence(params, arguments, x) for x in (1.0, COARSE))
         return Evidence(value, jnp.abs(value - rough))
 
@@ -372,10 +370,11 @@ def _sampled(reader: FactorReader, rows: Rows, num_draws: int) -> Likelihood:
     scale = jnp.where(jnp.arange(num_draws) < num_wide, 3.0, 1.0)[:, None, None]
     share = num_wide / num_draws
 
-    def chunk(params: Params, arguments: Arguments, start: Array, count: int) -> Evidence:
+    def chunk(params: Params, arguments: Arguments, numbers: Array) -> Evidence:
+        count = len(numbers)
         local = reader.at(count)
         modes = peaks(local, params, arguments, local.start(), 15)
-        key = random.fold_in(random.key(0), start)
+        key = random.fold_in(random.key(0), numbers[0])
         # The same draws whatever the digits of the sums.
         points = random.normal(key, (num_draws, count, factors), jnp.float32) * scale
         wide = log_normal(points / 3.0) - factors * math.log(3.0)
