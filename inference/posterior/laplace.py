@@ -3,7 +3,7 @@ r"""The mode of a density with its curvature, and importance sampling from there
 At the mode :math:`m` of a log density :math:`f` of :math:`\theta \in R^p` the curvature
 :math:`H = -\nabla^2 f(m)` is the scale of the density: :math:`N(m, H^{-1})` (Laplace). Draws of it
 are weighed by :math:`\exp(f - \log q)`, and Pareto's k̂ of the weights says whether they can be
-trusted (Vehtari et al. 2024). One of five comes from a Student t, so that q has tails (defensive
+trusted (Vehtari et al. 2024). One of ten comes from a Student t, so that q has tails (defensive
 importance sampling, Hesterberg 1995). Where they cannot be trusted, or too few are effective, a
 block of a Student t follows, then blocks of Student ts at the moments of the weighted draws so far
 (adaptive multiple importance sampling, Cornuet et al. 2012); every draw is weighed by the mixture
@@ -218,20 +218,22 @@ def importance(
     """
     sizes = np.diff(np.arange(len(modes) + 1) * count // len(modes))
     tails = [(Proposal(x.place, x.root, TAIL), n) for x, n in zip(modes, sizes, strict=True)]
-    fresh = [(x._replace(tail=math.inf), n - n // 5) for x, n in tails]
-    fresh += [(x, n // 5) for x, n in tails]
+    fresh = [(x._replace(tail=math.inf), n - n // 10) for x, n in tails]
+    fresh += [(x, n // 10) for x, n in tails]
     parts: list[tuple[Proposal, int]] = []
-    draws, log_p = np.empty((0, len(modes[0].place))), np.empty(0)
-    for number in range(BLOCKS):
+    draws, log_p, turn = np.empty((0, len(modes[0].place))), np.empty(0), 0
+    for _ in range(BLOCKS):
         parts += fresh
         new = np.concatenate([proposal.draw(rng, size) for proposal, size in fresh])
         draws, log_p = np.concatenate([draws, new]), np.concatenate([log_p, log_density(new)])
         shares = [x.log_prob(draws) + math.log(size / len(draws)) for x, size in parts]
-        found = weigh(HOW[min(number, 2)], draws, log_p, logsumexp(shares, 0))
+        found = weigh(HOW[turn], draws, log_p, logsumexp(shares, 0))
         enough = found.sound and found.effective >= ESS
-        if enough or (number > 1 and found.pareto_k > HOPELESS):
+        if enough or (turn > 1 and found.pareto_k > HOPELESS):
             break
-        fresh = [(_moments(found, modes[0].root), count)] if number else tails
+        if not found.sound:  # otherwise more of the same
+            fresh = [(_moments(found, modes[0].root), count)] if turn else tails
+            turn = min(turn + 1, 2)
     return found
 
 
