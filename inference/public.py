@@ -6,6 +6,7 @@ xarray.
 
 from typing import TYPE_CHECKING, Any
 
+from .certificates.certify import certify
 from .comparison.notebook import contest, reproduce
 from .compiling import cache_compilations
 from .evaluation.evidence import Evidence, Likelihood, likelihood, log_likelihood
@@ -126,6 +127,7 @@ __all__ = [
     "annealed",
     "cache_compilations",
     "canonical",
+    "certify",
     "complete",
     "confidence_intervals",
     "contest",

@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 BUDGETS = {
     "inference/reading": 4420,
     "inference/running": 1195,
+    "inference/certificates": 1000,
     "inference/rows": 445,
     "inference/compiling.py": 165,
     "inference/numerics": 675,
