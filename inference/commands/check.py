@@ -18,7 +18,7 @@ from ..files.catalogue import blame, generics, methods
 from ..numerics.elimination import find_order
 from ..reading.anatomy import Anatomy, ProgramError, inspect
 from ..reading.arguments import rows_of
-from ..reading.elimination import Chain, Elements, Graph
+from ..reading.elimination import Chain, Component, Elements, Graph
 from ..reading.log_joint import find_affine, find_structure, log_joint
 from ..reading.marginal import marginal
 from ..reading.states import AllStates
@@ -318,7 +318,7 @@ def _eliminated(way: Way, num_data: int) -> list[str]:
         first = f"{len(way.sizes)} elements of a row's latents, treewidth {way.treewidth}"
         how = f"elimination from {way.num_runs} runs of the program per row"
     else:
-        tables = [entries for component in way.components for entries in _tables(way, component)]
+        tables = [entries for component in way.components for entries in _tables(component)]
         terms = sum(size * cells for size, cells, _ in tables)
         widest = max(width for *_, width in tables) - 1
         several = "s" if len(way.variables) > 1 else ""
@@ -328,19 +328,17 @@ def _eliminated(way: Way, num_data: int) -> list[str]:
     return [first, f"marginal  {how}: {terms:.2g} terms, {in_words(4.0 * terms)} at once"]
 
 
-def _tables(graph: Graph, component: Any) -> list[tuple[int, int, int]]:
-    """Of each table that elimination makes: entries of a cell, cells, and how many latents.
-
-    All elements of a vector count: they meet.
-    """
-    elements = [graph.variables[v].size for v in component.variables]
-    problem, scopes = component.problem, [frozenset(scope) for _, scope in component.factors]
+def _tables(component: Component) -> list[tuple[int, int, int]]:
+    """Of each table that elimination makes: entries of a cell, cells, and how many latents."""
+    problem = component.problem
+    place = {e: i for i, e in enumerate(component.elements)}
+    scopes = [frozenset(place[e] for e in x) for cells in component.factors for x in cells.scopes]
     order = find_order(scopes, problem.sizes, problem.plates)
     return [
         (
             math.prod(problem.sizes[v] for v in scope),
             math.prod(problem.grid[axis] for axis in problem.plates[scope[0]]),
-            sum(elements[v] for v in scope),
+            len(scope),
         )
         for scope in order
     ]

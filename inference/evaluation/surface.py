@@ -116,7 +116,9 @@ def open_surface(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Opened
         anatomy = inspect(model, args, kwargs)
     except ChainError:
         leaves, tree = jax.tree.flatten((args, kwargs))
-        reader = Paths(model, open_chain(model, args, kwargs))
+        chain = open_chain(model, args, kwargs)
+        assert isinstance(chain, Chain)  # of a scan
+        reader = Paths(model, chain)
         return Opened(reader, Rows((), tuple(leaves), tree, 0), None, None)
     anatomy.check_rows_are_all()
     if not anatomy.latents or any(x.num_values is None for x in anatomy.latents):

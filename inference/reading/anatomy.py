@@ -35,7 +35,8 @@ MOST_NUMBERS = 1 << 31
 
 
 class ChainError(ProgramError):
-    """The latents of a program are those of a scan: they belong to steps, not to rows."""
+    """The latents of a program are those of a scan, or meet beyond their rows: rows do not stand
+    for themselves."""
 
 
 class Latent(NamedTuple):
@@ -121,7 +122,7 @@ class Anatomy(NamedTuple):
         for site, on in self.meeting:
             mine = [name for name in on if name in self.names]
             if mine:
-                raise ProgramError(
+                raise ChainError(
                     f"site {site!r} is outside the plate {self.plate!r} and depends on its latents "
                     f"{mine}, and this reads every row for itself: put the site inside the plate "
                     "if each row has a term of its own; else NUTS(marginal(model)) sums discrete "

@@ -26,19 +26,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import accumulate
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 from jax import Array, lax, random
 from numpyro import handlers
 from numpyro.primitives import Messenger
 
 from ..numerics import chain as paths
 from ..numerics import elimination
-from ..numerics.elimination import Factor, Problem, factor_of
+from ..numerics.elimination import Factor, Problem
 from ..rows.chunks import Numbers, chunk_of, map_over_chunks
 from ..types import Arguments, Params
 from .anatomy import Anatomy, unlisted, values_of
@@ -119,7 +121,11 @@ class Variable(NamedTuple):
         """Probabilities of states, (..., cells, S), as those of values, on one more axis."""
         values = self._elements(jnp.arange(self.num_states))[..., None]  # (S, size, 1)
         hot = (values == jnp.arange(self.num_values)).astype(probs.dtype)
-        return jnp.moveaxis(self.place(jnp.einsum("...ns,sik->k...ni", probs, hot)), 0, -1)
+        return self.with_values(jnp.einsum("...ns,sik->k...ni", probs, hot))
+
+    def with_values(self, probs: Array) -> Array:
+        """Of each value, (values, ..., cells, size), in the site's shape and one more axis."""
+        return jnp.moveaxis(self.place(probs), 0, -1)
 
     def _elements(self, states: Array) -> Array:
         return jnp.stack(jnp.unravel_index(states, (self.num_values,) * self.size), -1)
@@ -131,13 +137,30 @@ def on_grid(site: dict[str, Any], log_prob: Array, plates: tuple[Plate, ...], de
 
     :param depth: of the deepest plate of the program.
     """
-    whole = log_prob.reshape((1,) * (depth - log_prob.ndim) + log_prob.shape)
+    return cells_of(site, log_prob, plates, depth).sum(0)
+
+
+def cells_of(
+    site: dict[str, Any],
+    log_prob: Array,
+    plates: tuple[Plate, ...],
+    depth: int,
+    num_events: int = 0,
+) -> Array:
+    """The same with all other axes in one, (cells, *grid).
+
+    :param num_events: axes to the right of the plates.
+    """
+    lead = depth + num_events - log_prob.ndim
+    whole = log_prob.reshape((1,) * lead + log_prob.shape)
     own = {(f.name, f.dim, f.size) for f in site["cond_indep_stack"]}
     mine = [plate for plate in plates if plate in own]
-    dims = tuple(whole.ndim + dim for _, dim, _ in mine)
-    rest = tuple(i for i in range(whole.ndim) if i not in dims)
-    cells = jnp.broadcast_to(whole.sum(rest), tuple(size for *_, size in mine))
-    return cells.reshape([plate[2] if plate in own else 1 for plate in plates])
+    dims = [whole.ndim - num_events + dim for _, dim, _ in mine]
+    rest = [i for i in range(whole.ndim) if i not in dims]
+    count = math.prod(whole.shape[i] for i in rest)
+    whole = jnp.transpose(whole, rest + dims).reshape(count, *(whole.shape[i] for i in dims))
+    cells = jnp.broadcast_to(whole, (count, *(size for *_, size in mine)))
+    return cells.reshape(count, *(plate[2] if plate in own else 1 for plate in plates))
 
 
 Evidence = Iterator[tuple[str, str, Array]]
@@ -168,33 +191,59 @@ def sum_out(model: Callable, form: Graph | Chain | Elements, args: tuple, kwargs
 # --- graphs
 
 
+class Cells(NamedTuple):
+    """The cells of a site, in groups that read the same elements."""
+
+    name: str
+    scopes: tuple[tuple[int, ...], ...]  # elements by number, in the order of their colours
+    groups: tuple[int, ...]  # the scope of each cell; empty: all have the only one
+
+
 class Component(NamedTuple):
     """Latents that interact, directly or through others."""
 
     variables: tuple[int, ...]
-    problem: Problem
-    factors: tuple[tuple[str, tuple[int, ...]], ...]  # site -> its variables, by place above
+    elements: tuple[int, ...]  # of these variables, one after the other
+    problem: Problem  # of the elements
+    factors: tuple[Cells, ...]
     name: str | None  # of what is left: its first observed site; None: all sums to one
     plates: tuple[Plate, ...]  # that hold all of its latents
 
 
 class Graph(NamedTuple):
-    """The discrete latents of a program and the sites they meet in. Static: it holds no arrays."""
+    """The discrete latents of a program and the sites they meet in. Static: it holds no arrays.
+
+    The elements of all latents are numbered one after the other: those of a vector, and the cells
+    of plates that other plates look into.
+    """
 
     variables: tuple[Variable, ...]
     plates: tuple[Plate, ...]  # that hold a latent: the axes of the grid
     nesting: int
-    colours: tuple[int, ...]  # of each variable: those of one colour share no site
-    components: tuple[Component, ...]
     observed: tuple[str, ...]  # observed sites that depend on latents
     silent: tuple[str, ...]  # continuous unobserved ones
     hidden: tuple[str, ...]  # deterministic ones
     parameters: tuple[str, ...]  # all unobserved sites but the discrete latents
+    other: tuple[str, ...] = ()  # observed sites that depend on no latent
+    effects: tuple[str, ...] = ()  # of the parameters, those that are random effects
+    scaled: bool = False  # whether a latent is
     scopes: tuple[tuple[str, frozenset[int]], ...] = ()  # site -> the variables it depends on
+    colours: tuple[int, ...] = ()  # of each element: those of one colour meet in no cell
+    components: tuple[Component, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(variable.name for variable in self.variables)
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """The number of the first element of each variable."""
+        return tuple(accumulate((x.size for x in self.variables), initial=0))[:-1]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of values of each element."""
+        return tuple(x.num_values for x in self.variables for _ in range(x.size))
 
     @property
     def simulates(self) -> bool:
@@ -203,49 +252,106 @@ class Graph(NamedTuple):
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Values that the variables of each colour go through."""
-        most = [0] * (1 + max(self.colours))
-        for colour, variable in zip(self.colours, self.variables, strict=True):
-            most[colour] = max(most[colour], variable.num_states)
+        """Values that the elements of each colour go through."""
+        most = [1] * (1 + max(self.colours))
+        for colour, size in zip(self.colours, self.sizes, strict=True):
+            most[colour] = max(most[colour], size)
         return tuple(most)
 
     def on_grid(self, site: dict[str, Any], log_prob: Array) -> Array:
         return on_grid(site, log_prob, self.plates, self.nesting)
+
+    def cells(self, site: dict[str, Any], power: Any = 1.0) -> Array:
+        """The log probability of each cell of a site, (cells, *grid).
+
+        :param power: of the site, a number for each entry of its plates, or for all.
+        """
+        fn, num_events = site["fn"], 0
+        while isinstance(fn, dist.Independent):
+            fn, num_events = fn.base_dist, num_events + fn.reinterpreted_batch_ndims
+        log_prob = log_prob_of({**site, "fn": fn}, site["name"] in self.names)
+        log_prob = log_prob * jnp.reshape(power, jnp.shape(power) + (1,) * num_events)
+        return cells_of(site, log_prob, self.plates, self.nesting, num_events)
 
     def factors(self, model: Callable, given: Params, arguments: Arguments) -> list[list[Factor]]:
         """The log factors of each component, where every other unobserved site is `given`."""
         counts = self.counts
         states = np.indices(counts).reshape(len(counts), -1).T
         run = partial(self._run, model, given, arguments)
-        log_probs = jax.vmap(run)(jnp.asarray(states))
+        read = jax.vmap(run)(jnp.asarray(states))
+        log_probs = {name: x.reshape(*counts, *x.shape[1:]) for name, x in read.items()}
+        return [
+            [factor for cells in part.factors
+             for factor in self._tables(part, cells, log_probs[cells.name])]
+            for part in self.components
+        ]  # fmt: skip
 
-        def factor(component: Component, name: str, scope: tuple[int, ...]) -> Factor:
-            whole = log_probs[name].reshape(*counts, *log_probs[name].shape[1:])
-            index: list[Any] = [0] * len(counts)  # of other colours any value will do
-            for place in scope:
-                v = component.variables[place]
-                index[self.colours[v]] = slice(self.variables[v].num_states)
-            return factor_of(scope, whole[tuple(index)])
+    def _tables(self, component: Component, cells: Cells, log_probs: Array) -> Iterator[Factor]:
+        """The factors of a site, its cells summed by what they read.
 
-        return [[factor(part, *site) for site in part.factors] for part in self.components]
+        :param log_probs: (values of each colour..., cells, *grid).
+        """
+        kinds: dict[tuple, list[int]] = {}
+        for group, scope in enumerate(cells.scopes):
+            kind = tuple((self.colours[e], self.sizes[e]) for e in scope)
+            kinds.setdefault(kind, []).append(group)
+        place = {e: i for i, e in enumerate(component.elements)}
+        of_cell = np.array(cells.groups, int)
+        for kind, groups in kinds.items():
+            index: list[Any] = [0] * len(self.counts)  # of other colours any value will do
+            for colour, size in kind:
+                index[colour] = slice(size)
+            table = jnp.moveaxis(log_probs[tuple(index)], len(kind), 0)
+            if cells.groups:
+                mine = np.flatnonzero(np.isin(of_cell, groups))
+                where = np.searchsorted(groups, of_cell[mine])
+                table = jax.ops.segment_sum(table[mine], where, len(groups))
+            scopes = [[place[e] for e in cells.scopes[group]] for group in groups]
+            yield Factor(np.array(scopes, int).reshape(len(groups), len(kind)), table)
 
     def _run(
         self, model: Callable, given: Params, arguments: Arguments, states: Array
     ) -> dict[str, Array]:
-        """Log probabilities on the grid, where variables of one colour are in the same state."""
+        """Log probabilities of cells, (cells, *grid), where elements of one colour have one value.
+
+        Where all cells of a site read the same they are summed.
+        """
         values = {}
-        for colour, variable in zip(self.colours, self.variables, strict=True):
-            state = jnp.minimum(states[colour], variable.num_states - 1)
-            values[variable.name] = variable.at(state[None])
+        for variable, start in zip(self.variables, self.starts, strict=True):
+            colours = np.array(self.colours[start : start + variable.size])
+            elements = jnp.minimum(states[colours], variable.num_values - 1)
+            values[variable.name] = variable.values(elements[None])
         trace = trace_of(model, arguments, {**given, **values})
         log_probs = {}
         for component in self.components:
             first = self.variables[component.variables[0]].name
-            for name, _ in component.factors:
-                site = trace[name]
+            for cells in component.factors:
+                site = trace[cells.name]
                 power = scale_ratio(site["scale"], trace[first]["scale"])
-                log_probs[name] = self.on_grid(site, power * log_prob_of(site, name in values))
+                each = self.cells(site, power)
+                log_probs[cells.name] = each if cells.groups else each.sum(0, keepdims=True)
         return log_probs
+
+    @property
+    def num_latents(self) -> int:
+        """Of all latents, in all cells."""
+        return sum(math.prod(x.shape) for x in self.variables)
+
+    def tables(self, factors: list[list[Factor]]) -> list[Array]:
+        return [factor.table for part in factors for factor in part]
+
+    def total(self, factors: list[list[Factor]]) -> Array:
+        """The log evidence."""
+        return sum((x.sum() for *_, x in self.evidence(factors)), jnp.zeros(()))
+
+    def statistics(self, factors: list[list[Factor]]) -> tuple[Array, list[Array]]:
+        """The log evidence, and the posterior probability of each entry of each table."""
+
+        def total(tables: list[Array]) -> Array:
+            each = iter(tables)
+            return self.total([[x._replace(table=next(each)) for x in part] for part in factors])
+
+        return jax.value_and_grad(total)(self.tables(factors))
 
     def evidence(self, factors: list[list[Factor]]) -> Evidence:
         for component, part in zip(self.components, factors, strict=True):
@@ -254,15 +360,19 @@ class Graph(NamedTuple):
                 evidence = evidence.reshape([size for *_, size in component.plates])
                 yield component.name, self.variables[component.variables[0]].name, evidence
 
+    def _by_variable(self, component: Component) -> Iterator[tuple[Variable, int]]:
+        """The latents of a component, and the place of the first element of each."""
+        variables = [self.variables[v] for v in component.variables]
+        return zip(variables, accumulate((x.size for x in variables), initial=0), strict=False)
+
     def probabilities(self, factors: list[list[Factor]]) -> dict[str, Array]:
         probs = {}
         for component, part in zip(self.components, factors, strict=True):
-            each = [[place] for place in range(len(component.variables))]
-            tables = elimination.probabilities(component.problem, part, each)
-            for v, table in zip(component.variables, tables, strict=True):
-                variable = self.variables[v]
-                by_cell = table.reshape(variable.num_states, -1).T
-                probs[variable.name] = variable.by_value(by_cell)
+            groups = [range(i, i + x.size) for x, i in self._by_variable(component)]
+            tables = elimination.probabilities(component.problem, part, groups)
+            for (variable, _), table in zip(self._by_variable(component), tables, strict=True):
+                flat = table.reshape(*table.shape[:2], -1)  # (size, values, cells)
+                probs[variable.name] = variable.with_values(jnp.transpose(flat, (1, 2, 0)))
         return probs
 
     def chosen(self, factors: list[list[Factor]], rng_key: Array | None) -> dict[str, Array]:
@@ -270,10 +380,10 @@ class Graph(NamedTuple):
         for i, (component, part) in enumerate(zip(self.components, factors, strict=True)):
             key = None if rng_key is None else random.fold_in(rng_key, i)
             states = elimination.choose(component.problem, part, key)
-            for place, v in enumerate(component.variables):
-                variable = self.variables[v]
+            for variable, place in self._by_variable(component):
                 own = tuple(slice(n) for n in component.problem.cells(place))
-                values[variable.name] = variable.at(states[place, *own].reshape(-1))
+                elements = states[place : place + variable.size, *own]
+                values[variable.name] = variable.values(elements.reshape(variable.size, -1).T)
         return values
 
 
@@ -413,6 +523,22 @@ class Chain(NamedTuple):
         """Joint states by number, (..., N or 1), as the values of some latents."""
         each = jnp.unravel_index(states, tuple(x.num_states for x in variables))
         return {x.name: x.at(state) for x, state in zip(variables, each, strict=True)}
+
+    @property
+    def num_latents(self) -> int:
+        """Of all steps of all sequences."""
+        return self.num_sequences * self.length
+
+    def tables(self, factors: tuple[Array, Array]) -> tuple[Array, Array]:
+        return factors
+
+    def total(self, factors: tuple[Array, Array]) -> Array:
+        """The log evidence of each sequence."""
+        return paths.evidence(*factors)
+
+    def statistics(self, factors: tuple[Array, Array]) -> tuple[Array, tuple[Array, Array]]:
+        """The log evidence, and the posterior probability of each entry of each table."""
+        return paths.statistics(*factors)
 
     def evidence(self, factors: tuple[Array, Array]) -> Evidence:
         if self.observed:

@@ -326,8 +326,10 @@ def _examine(model: Callable, anatomy: Anatomy, rows: Rows, leaves: list[np.ndar
     return Structure.SHARED if same else Structure.PER_DATUM
 
 
-def anywhere(model: Callable, anatomy: Anatomy, key: Array, arguments: Arguments) -> Params:
+def anywhere(model: Callable, anatomy: Any, key: Array, arguments: Arguments) -> Params:
     """Parameters far apart, uniform on the real line that each is mapped to.
+
+    :param anatomy: an anatomy or a graph, which names them.
 
     A narrow prior would draw them where any smooth function looks quadratic.
     """

@@ -134,8 +134,8 @@ def open_program(
             f"the program has no unobserved site inside its plate {anatomy.plate!r}: "
             "there is nothing to infer for a datum"
         )
-    anatomy.check_observed()
     anatomy.check_rows_are_apart()
+    anatomy.check_observed()
     rows = rows_of(anatomy, args, kwargs)
     if not any(isinstance(x, OnDisk) for x in jax.tree.leaves((args, kwargs))):
         check_support(model, anatomy, rows)  # what was opened before has been checked

@@ -44,7 +44,7 @@ from .probe import OuterTraceError
 from .reader import examined
 from .state_sums import Part, of_one_row, scale_ratio, within_rows
 from .states import AllStates, Given, StateSet
-from .survey import find_chain, find_elements, find_graph
+from .survey import crosses, find_chain, find_elements, find_graph
 from .tracing import is_latent, run_abstractly
 
 FEW_STATES = 1 << 12
@@ -67,6 +67,7 @@ class LatentFacts(NamedTuple):
     common: tuple[str, ...]  # plates that hold all of them
     around: bool  # whether something is in a plate around the latents', or discrete and elsewhere
     after: bool  # whether something observed outside of those plates comes after a latent
+    later: bool  # whether a latent comes after something observed in those plates
     continuous: bool  # whether something continuous is unobserved where latents are, or after them
     num_states: float  # joint states of one cell of the common plates
     deterministic: tuple[str, ...] = ()  # sites in those plates
@@ -88,15 +89,16 @@ def find_elimination(
             return chain
     if not facts.names:
         return None
-    needed = len(facts.common) != 1 or facts.around
+    needed = len(facts.common) != 1 or facts.around or crosses(model, args, kwargs, facts.names)
     if not isinstance(states, AllStates):
         if needed:
             raise ProgramError(
-                f"the latents {list(facts.names)} do not lie in one data plate: a table of states "
-                "is chosen for the latents of a datum"
+                f"the latents {list(facts.names)} do not lie in one data plate, or rows read those "
+                "of other rows: a table of states is chosen for the latents of a datum; "
+                "marginal(model) sums over all states"
             )
         return None
-    if needed:
+    if needed or facts.later:
         return find_graph(model, args, kwargs, facts.names)
     if facts.continuous or facts.after:
         graph = find_graph(model, args, kwargs, facts.names, summed=False)
@@ -158,7 +160,7 @@ def latent_facts(
         and (plate is None or any(f.name == plate for f in x["cond_indep_stack"]))
     ]  # fmt: skip
     if not latents or not any(x["type"] == "sample" and x["is_observed"] for x in trace.values()):
-        return LatentFacts(scanned, (), (), False, False, False, 1.0)
+        return LatentFacts(scanned, (), (), False, False, False, False, 1.0)
     frames = [{f.name: f for f in x["cond_indep_stack"]} for x in latents]
     common = set(frames[0]).intersection(*frames)
     edge = min((frames[0][name].dim for name in common), default=0)
@@ -172,6 +174,8 @@ def latent_facts(
     around = any(f.dim < edge for x in inside for f in x["cond_indep_stack"])
     later = sampled[sampled.index(latents[0]) :]
     after = any(x["is_observed"] and not within(x) for x in later)
+    last = max((i for i, x in enumerate(inside) if is_latent(x)), default=0)
+    loop = any(x["is_observed"] for x in inside[:last])
     continuous = any(not (x["is_observed"] or x["fn"].support.is_discrete) for x in inside)
     logs = 0.0
     for x, own in zip(latents, frames, strict=True):
@@ -182,7 +186,7 @@ def latent_facts(
         logs += size * math.log2(len(values))
     return LatentFacts(
         scanned, tuple(x["name"] for x in latents), tuple(common), around or elsewhere, after,
-        continuous, 2.0 ** min(logs, 1000.0),
+        loop, continuous, 2.0 ** min(logs, 1000.0),
         tuple(x["name"] for x in trace.values() if x["type"] == "deterministic" and within(x)),
     )  # fmt: skip
 

@@ -33,6 +33,7 @@ from ..types import Arguments
 from .anatomy import Anatomy
 from .arguments import rows_of
 from .elimination import (
+    Cells,
     Chain,
     Component,
     Elements,
@@ -43,6 +44,7 @@ from .elimination import (
     instead_of_scan,
     traced,
 )
+from .gathers import find_reads
 from .log_joint import anywhere, few_rows, log_joint
 from .probe import OuterTraceError, at_once, probe
 from .reader import examined
@@ -113,6 +115,14 @@ def find_graph(
     return run_abstractly(model, args, kwargs, read)
 
 
+def crosses(model: Callable, args: tuple, kwargs: dict, sites: Sequence[str]) -> bool:
+    """Whether something reads one of these latents in another row than its own: `z[parent]`."""
+    graph = find_graph(model, args, kwargs, sites, summed=False)
+    if graph is None:
+        return False
+    return bool(find_reads(model, graph, (args, kwargs), elements=False).crossed)
+
+
 def _graph(
     model: Callable,
     arguments: Arguments,
@@ -124,40 +134,79 @@ def _graph(
     depends = {x: on for x, on in dependence(model, arguments, trace, names).items() if on}
     sampled = {x: on for x, on in depends.items() if trace[x]["type"] == "sample"}
     scopes = {x: frozenset(map(names.index, on)) for x, on in sampled.items()}
-    joined = _joined_plates(trace, scopes, latents)
-    kept = [tuple(p for p in plates_of(site) if p[0] not in joined) for site in latents]
-    variables = tuple(map(Variable.of, latents, kept))
     others = [name for name in scopes if name not in names]
-    graph = Graph(
-        variables=variables,
-        plates=tuple(sorted({p for own in kept for p in own}, key=lambda p: (p[1], p[0]))),
-        nesting=nesting_of([x for x in trace.values() if "cond_indep_stack" in x]),
-        colours=_colours(len(variables), list(scopes.values())),
-        components=(),
-        observed=tuple(name for name in others if trace[name]["is_observed"]),
-        silent=tuple(name for name in others if not trace[name]["is_observed"]),
-        hidden=tuple(x for x in depends if x not in scopes),
-        parameters=unknowns(trace.values(), names),
-        scopes=tuple(scopes.items()),
-    )
+    seen = [x["name"] for x in trace.values() if x["type"] == "sample" and x["is_observed"]]
+
+    def with_joined(joined: set[str]) -> Graph:
+        kept = [tuple(p for p in plates_of(site) if p[0] not in joined) for site in latents]
+        return Graph(
+            variables=tuple(map(Variable.of, latents, kept)),
+            plates=tuple(sorted({p for own in kept for p in own}, key=lambda p: (p[1], p[0]))),
+            nesting=nesting_of([x for x in trace.values() if "cond_indep_stack" in x]),
+            observed=tuple(name for name in others if trace[name]["is_observed"]),
+            silent=tuple(name for name in others if not trace[name]["is_observed"]),
+            hidden=tuple(x for x in depends if x not in scopes),
+            parameters=unknowns(trace.values(), names),
+            other=tuple(name for name in seen if name not in scopes),
+            scaled=any(site["scale"] is not None for site in latents),
+            scopes=tuple(scopes.items()),
+        )
+
+    joined = _joined_plates(trace, scopes, latents)
+    graph = with_joined(joined)
     if not summed:
         return graph
-    for v, variable in enumerate(variables):
-        _check_states(variable, [name for name, scope in scopes.items() if v in scope])
+    reads = find_reads(model, graph, arguments)
+    if reads.crossed:
+        met = (v for name in reads.crossed for v in scopes[name])
+        joined |= {plate for v in met for plate, *_ in graph.variables[v].plates}
+        graph = with_joined(joined)
+        reads = find_reads(model, graph, arguments)
+    free = [trace[name] for name in graph.parameters if trace[name]["type"] == "sample"]
+    above = dependence(model, arguments, trace, [x["name"] for x in free])
+    held = {plate for site in latents for plate, *_ in plates_of(site)}
+    graph = graph._replace(effects=(*graph.silent, *(
+        x["name"] for x in free
+        if x["name"] not in graph.silent and plates_of(x)
+        and (held & {plate for plate, *_ in plates_of(x)} or above[x["name"]] - {x["name"]})
+    )))  # fmt: skip
+    return _with_components(graph, trace, reads.elements)
+
+
+def _with_components(
+    graph: Graph, trace: dict[str, dict], reads: dict[str, list[frozenset[int]]]
+) -> Graph:
+    """The graph, with the elements that meet and how they are eliminated."""
+    starts = graph.starts
+    cells: dict[str, tuple[list[frozenset[int]], tuple[int, ...]]] = {}
+    for name, scope in graph.scopes:
+        each = reads.get(name, [frozenset(starts[v] for v in scope)])
+        number = {own: i for i, own in enumerate(dict.fromkeys(each))}
+        cells[name] = list(number), tuple(number[own] for own in each) if name in reads else ()
+        _check_states(graph, name, max(number, key=len))
+    graph = graph._replace(
+        colours=_colours(len(graph.sizes), [own for each, _ in cells.values() for own in each])
+    )
     runs = math.prod(graph.counts)
     if runs > MOST_RUNS:
+        names = list(graph.names)
         raise ProgramError(
             f"{runs} combinations of values of the latents that meet are more than {MOST_RUNS}: "
             f"the latents are {names[:8]}{' ...' if len(names) > 8 else ''}"
         )
-    label = list(range(len(variables)))
-    for scope in scopes.values():
+    label = list(range(len(graph.variables)))
+    for _, scope in graph.scopes:
         met = {label[v] for v in scope}
         label = [min(met) if x in met else x for x in label]
+    # The elements of a group stand in the order of their colours.
+    ordered = {
+        name: Cells(name, tuple(tuple(sorted(x, key=graph.colours.__getitem__)) for x in own), of)
+        for name, (own, of) in cells.items()
+    }
     components = []
     for one in sorted(set(label)):
         members = tuple(v for v, x in enumerate(label) if x == one)
-        mine = {name: scope for name, scope in scopes.items() if scope <= set(members)}
+        mine = tuple(ordered[name] for name, scope in graph.scopes if scope <= set(members))
         components.append(_component(graph, members, mine, trace))
     return graph._replace(components=tuple(components))
 
@@ -167,9 +216,9 @@ def _joined_plates(
 ) -> set[str]:
     """Plates whose cells are not independent given the other latents, but meet in some site.
 
-    The site lies outside of the plate (the indicators of a regression's columns), or the plates of
-    two latents cross in it: then those of the latent with fewer cells. Their cells are elements of
-    one variable.
+    The site lies outside of the plate (the indicators of a regression's columns, the classes of
+    items in a plate of answers), or the plates of two latents cross in it: then those of the latent
+    with fewer cells. Their cells are elements of one variable.
     """
     joined: set[str] = set()
     plates = [{name for name, *_ in plates_of(site)} for site in latents]
@@ -184,46 +233,50 @@ def _joined_plates(
     return joined
 
 
-def _check_states(variable: Variable, sites: list[str]) -> None:
-    """Refuse a vector, or latents of a plate that meet, whose joint states cannot be listed."""
-    size, num_values = variable.size, variable.num_values
-    if num_values ** min(size, 64) > MOST_ENTRIES:
+def _check_states(graph: Graph, site: str, scope: frozenset[int]) -> None:
+    """Refuse a site that reads so many elements at once that their states cannot be listed."""
+    states = math.prod(graph.sizes[e] for e in scope)
+    if states > MOST_ENTRIES:
+        whose = [x for x, i in zip(graph.variables, graph.starts, strict=True)
+                 if scope & set(range(i, i + x.size))]  # fmt: skip
         raise ProgramError(
-            f"the {size} elements of {variable.name!r} meet in {sites[-1]!r} and have "
-            f"{num_values}^{size} states together (treewidth {size - 1} if each "
-            f"interacts with all others), at most {MOST_ENTRIES} are summed: LatentGibbs samples "
-            "them, with NUTS for the rest; where few interact, make them the vector of a row of "
-            "a plate, if need be of size 1: then they are summed element by element"
+            f"a cell of {site!r} reads {len(scope)} elements of {[x.name for x in whose]} at "
+            f"once, which have {states} states together (treewidth {len(scope) - 1}), at most "
+            f"{MOST_ENTRIES} are summed: LatentGibbs samples them, with NUTS for the rest; where "
+            "few interact, make them the vector of a row of a plate, if need be of size 1: then "
+            "they are summed element by element"
         )
 
 
 def _colours(count: int, scopes: list[frozenset[int]]) -> tuple[int, ...]:
-    """Colours such that no two variables of a site have the same."""
+    """Colours such that no two elements of a scope have the same."""
+    met: list[set[int]] = [set() for _ in range(count)]
+    for scope in scopes:
+        for e in scope:
+            met[e] |= scope
     colours: list[int] = []
-    for v in range(count):
-        met = frozenset().union(*(scope for scope in scopes if v in scope))
-        taken = {colours[w] for w in met if w < v}
+    for e in range(count):
+        taken = {colours[w] for w in met[e] if w < e}
         colours.append(next(c for c in range(count) if c not in taken))
     return tuple(colours)
 
 
 def _component(
-    graph: Graph,
-    members: tuple[int, ...],
-    scopes: dict[str, frozenset[int]],
-    trace: dict[str, dict],
+    graph: Graph, members: tuple[int, ...], factors: tuple[Cells, ...], trace: dict[str, dict]
 ) -> Component:
     variables = [graph.variables[v] for v in members]
     names = [x.name for x in variables]
-    sizes = tuple(x.num_states for x in variables)
-    plates = tuple(frozenset(map(graph.plates.index, x.plates)) for x in variables)
-    # The variables of a factor stand in the order of their colours.
-    by_colour = {name: sorted(on, key=lambda v: graph.colours[v]) for name, on in scopes.items()}
-    factors = {name: tuple(map(members.index, on)) for name, on in by_colour.items()}
+    starts = [graph.starts[v] for v in members]
+    elements = [i + e for i, x in zip(starts, variables, strict=True) for e in range(x.size)]
+    owner = [x for x in variables for _ in range(x.size)]
+    place = {e: i for i, e in enumerate(elements)}
+    sizes = tuple(graph.sizes[e] for e in elements)
+    plates = tuple(frozenset(map(graph.plates.index, x.plates)) for x in owner)
+    scopes = [frozenset(place[e] for e in own) for cells in factors for own in cells.scopes]
     try:
-        order = find_order([frozenset(s) for s in factors.values()], sizes, plates)
+        order = find_order(scopes, sizes, plates)
     except CrossedError as error:
-        first, second = names[error.variable], names[error.other]
+        first, second = owner[error.variable].name, owner[error.other].name
         raise ProgramError(
             f"the latents {first!r} and {second!r} are in plates of which neither holds the other, "
             "and every one of the one meets every one of the other: their sum has no short form; "
@@ -235,24 +288,31 @@ def _component(
         raise ProgramError(
             f"the latents {names[:8]}{' ...' if len(names) > 8 else ''} interact too widely to be "
             f"summed: elimination joins {widest} of them (treewidth {widest - 1}) in a table of "
-            f"{largest} entries, at most {MOST_ENTRIES} are held"
+            f"{largest} entries, at most {MOST_ENTRIES} are held; LatentGibbs samples them, with "
+            "NUTS for the rest"
         )
+    held = [plate for i, plate in enumerate(graph.plates) if i in frozenset.intersection(*plates)]
     for name in names:
         if not same_ratio((trace[name]["scale"], None), (trace[names[0]]["scale"], None)):
             raise ProgramError(
                 f"the latents {names[0]!r} and {name!r} meet and are scaled differently (a plate "
                 "with subsample_size, handlers.scale): the sum over both has no scale"
             )
-    others = [name for name in scopes if name not in names]
+        if np.ndim(trace[name]["scale"]) and set(plates_of(trace[name])) - set(held):
+            raise ProgramError(
+                f"each row of {name!r} has a weight of its own, and rows meet: their sum has no "
+                "weight; leave the weights out, or weigh what is observed"
+            )
+    others = [cells.name for cells in factors if cells.name not in names]
     shown = [name for name in others if trace[name]["is_observed"]]
-    kept = frozenset.intersection(*plates)
     grid, rounds = tuple(n for *_, n in graph.plates), find_rounds(order, sizes, plates)
     return Component(
         members,
+        tuple(elements),
         Problem(sizes, plates, grid, rounds),
-        tuple(factors.items()),
+        factors,
         next(iter((*shown, *others)), None),
-        tuple(plate for i, plate in enumerate(graph.plates) if i in kept),
+        tuple(held),
     )
 
 

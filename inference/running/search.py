@@ -313,7 +313,8 @@ class Lineages:
         """The rows of these arguments of the program."""
         try:
             _, anatomy = inspect_all(self.model, args, kwargs, self.method.plate)
-        except ChainError:  # it has steps, and the search uses all of them
+            anatomy.check_rows_are_apart()
+        except ChainError:  # it has steps, or rows that meet, and the search uses all of them
             leaves, tree = jax.tree.flatten((args, kwargs))
             return Rows((), tuple(leaves), tree, 0)
         return rows_of(anatomy, args, kwargs)

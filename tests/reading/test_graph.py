@@ -184,7 +184,7 @@ def test_latents_of_a_plate_that_meet_outside_of_it():
 
     data = jnp.asarray(RNG.normal(size=(3, 4)))
     check(crossed, (data,), {}, {"row": ((3, 1), 2), "column": ((4,), 2)})
-    words = r"the 30 elements of 'row' meet in 'data' .*\(treewidth 29 if"
+    words = r"a cell of 'total' reads 30 elements of \['row'\] at once.*\(treewidth 29\)"
     with pytest.raises(ProgramError, match=words):
         density(crossed, (jnp.zeros((30, 40)),), {})
 

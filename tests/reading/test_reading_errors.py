@@ -63,7 +63,11 @@ def plate_around(data):
 @pytest.mark.parametrize(
     ("program", "options", "message"),
     [
-        (late_latent, {}, "'first' comes before the latents|'late' is sampled after an observed"),
+        (
+            late_latent,
+            {"states": AtMost(1)},
+            "'first' comes before the latents|'late' is sampled after an observed",
+        ),
         (hanging, {"states": AtMost(1)}, "'level' hangs on sites that are summed out"),
         (nothing_discrete, {}, "no discrete latent site"),
         (nothing_discrete, {"sites": ["level"]}, "'level' is not discrete"),

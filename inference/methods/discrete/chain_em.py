@@ -1,4 +1,7 @@
-"""The steps of EM on hidden Markov chains: Baum and Welch's, whatever a step consists of."""
+"""The steps of EM on hidden Markov chains: Baum and Welch's, whatever a step consists of.
+
+Latents that meet beyond their rows, through an index say, are learned from by the same steps.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,11 @@ import jax.numpy as jnp
 from jax import Array, lax
 from numpyro import handlers
 
-from ...numerics import chain as sums
 from ...reading.anatomy import ProgramError
 from ...reading.arguments import check_data
-from ...reading.elimination import Chain
+from ...reading.elimination import Chain, Graph
 from ...reading.log_joint import log_density_of
-from ...reading.survey import find_chain
+from ...reading.survey import find_chain, find_graph
 from ...reading.tracing import improper, trace_of
 from ...running.contract import Posterior
 from ...types import Params
@@ -31,7 +33,7 @@ class PathState(NamedTuple):
 
 
 class Paths(NamedTuple):
-    r"""What `EM` does where the latents of a program form a chain.
+    r"""What `EM` does where the latents of a program form a chain, or a graph beyond rows.
 
     With the factors :math:`\phi_t(z_{t-1}, z_t; \theta)` of the chain, the E-step is the posterior
     of every pair of neighbours, which is the gradient of the log evidence with respect to the log
@@ -69,16 +71,16 @@ class Paths(NamedTuple):
     def update(self, state: PathState, *args: Any, **kwargs: Any) -> tuple[PathState, Array]:
         chain = open_chain(self.model, args, kwargs)
         arguments = args, kwargs
-        evidence, joined = sums.statistics(*chain.factors(self.model, state.params, arguments))
+        factors: Any = chain.factors(self.model, state.params, arguments)
+        evidence, joined = chain.statistics(factors)
         joined = lax.stop_gradient(joined)
         maps = transforms_of(self.model, chain.parameters, state.params, arguments)
-        count = chain.num_sequences * chain.length
 
         def loss(free: Params) -> Array:
             new = maps.constrain(free)
-            factors = chain.factors(self.model, new, arguments)
-            value = sum(map(_expected, joined, factors), jnp.zeros(()))
-            return -(value + self._shared(chain, new, arguments)) / count
+            factors: Any = chain.factors(self.model, new, arguments)
+            value = sum(map(_expected, joined, chain.tables(factors)), jnp.zeros(()))
+            return -(value + self._shared(chain, new, arguments)) / chain.num_latents
 
         total = -evidence.sum() - self._shared(chain, state.params, arguments)
         best = minimise(jax.value_and_grad(loss), maps.free(state.params), self.gradient_steps)
@@ -99,34 +101,45 @@ class Paths(NamedTuple):
 
         def find(params: Params, held: dict[int, Array]) -> Posterior:
             arguments = jax.tree.unflatten(tree, [held.get(i, x) for i, x in enumerate(leaves)])
-            factors = chain.factors(self.model, params, arguments)
+            factors: Any = chain.factors(self.model, params, arguments)
             return Posterior(
-                evidence=sums.evidence(*factors), probabilities=chain.probabilities(factors),
+                evidence=chain.total(factors), probabilities=chain.probabilities(factors),
                 best=chain.chosen(factors, None),
             )  # fmt: skip
 
         return jax.jit(find)(params, held)
 
-    def _shared(self, chain: Chain, params: Params, arguments: Any) -> Array:
+    def _shared(self, chain: Chain | Graph, params: Params, arguments: Any) -> Array:
         """Log density of what depends on no path, with the priors of the parameters on request."""
         names = [*chain.other, *(chain.parameters if self.prior else ())]
         return log_density_of(self.model, names, params, arguments)
 
 
-def open_chain(model: Callable, args: tuple, kwargs: dict) -> Chain:
-    """The chain of a program on its data; what EM cannot sum is refused."""
+def open_chain(model: Callable, args: tuple, kwargs: dict) -> Chain | Graph:
+    """The chain of a program on its data, or the graph of latents that meet beyond their rows.
+
+    What EM cannot sum is refused.
+    """
     check_data(args, kwargs)
-    chain = find_chain(model, args, kwargs)
-    assert chain is not None
-    if not chain.observed:
-        raise ProgramError("nothing is observed in the scan: pass the data (obs=...)")
-    if chain.effects:
+    form: Chain | Graph | None = find_chain(model, args, kwargs)
+    if form is None:
+        form = find_graph(model, args, kwargs)
+    assert form is not None
+    if not form.observed:
+        raise ProgramError("nothing that depends on the latents is observed: pass the data (obs=)")
+    if form.effects:
         raise ProgramError(
-            f"site {chain.effects[0]!r} is continuous, unobserved and in a plate of the data: "
+            f"site {form.effects[0]!r} is continuous, unobserved and in a plate of the data: "
             "it is a random effect and no parameter, and EM sums over discrete latents alone; "
             "NUTS(marginal(model)) samples it"
         )
-    return chain
+    if isinstance(form, Graph) and form.scaled:
+        raise ProgramError(
+            f"the latents {list(form.names)} meet beyond their rows and are scaled "
+            "(handlers.scale, subsample_size), and EM counts each of them once; "
+            "NUTS(marginal(model)) respects the scale"
+        )
+    return form
 
 
 def _expected(probability: Array, log_factor: Array) -> Array:

@@ -30,7 +30,7 @@ from .updates import ClosedForm, closed_form
 
 
 def or_paths(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The same of a chain, where the latents turn out to be those of a scan."""
+    """The same of a chain or a graph, where rows turn out not to stand for themselves."""
 
     @functools.wraps(method)
     def either(self: EM, *args: Any, **kwargs: Any) -> Any:
@@ -117,8 +117,9 @@ class EM(StatesEM):
         """The steps for a chain, with the settings of this method."""
         if type(self) is not EM or not isinstance(self.states, AllStates) or self.m_step:
             raise ProgramError(
-                "the latents are those of a scan: EM(model) sums over all their paths, and takes "
-                "neither a table of states nor an M-step; no other method here learns a chain"
+                "the latents are those of a scan, or meet beyond their rows: EM(model) sums over "
+                "all their states, and takes neither a table of states nor an M-step; no other "
+                "method here learns from them"
             )
         return Paths(self.model, self.prior, self.start, self.gradient_steps)
 

@@ -183,8 +183,6 @@ def gaussian_field(data):
 
 COUPLING = {"coupling": jnp.array(0.8)}
 READINGS = {
-    "EM": lambda data: EM(ising).init(random.key(0), data),
-    "EM.posterior": lambda data: EM(ising).posterior(COUPLING, data),
     "TruncatedEM": lambda data: TruncatedEM(ising).init(random.key(0), data),
     "marginal of some states": lambda data: marginal(ising, AtMost(1))(data),
     "recover of some states": lambda data: handlers.seed(recover(ising, AtMost(1)), 0)(data),

@@ -1,0 +1,251 @@
+"""Which elements of the latents each cell of a site reads: found by changing them.
+
+An observation reads a latent through a gather, `z[item]`, and no shape says which. The program runs
+at random states, and anew with some elements changed: a cell whose log probability differs reads
+one of them. The elements of a long latent are changed by the digits of their numbers, so that cells
+that read one element each are known after a few runs; those that read several are asked for each.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax, random
+from numpyro.distributions.distribution import validation_enabled
+
+from ..compiling import known
+from ..types import Arguments
+from .log_joint import anywhere
+from .probe import OuterTraceError, at_once
+from .tracing import ProgramError, trace_of
+
+if TYPE_CHECKING:
+    from .elimination import Graph
+
+NUM_POINTS = 12
+"""Random states, parameters and changes; a dependence that shows at half of them is missed once in
+4096 times."""
+MOST_CELLS = 1 << 22
+"""Log probabilities at all points of one change: of more cells fewer points are looked at."""
+FEW = 64
+"""Elements that are changed one by one."""
+MOST_ELEMENTS = 1 << 12
+"""Of one latent that are changed one by one where cells read several."""
+
+
+class Reads(NamedTuple):
+    """What the cells of the sites read."""
+
+    elements: dict[str, list[frozenset[int]]]  # site -> of each cell; none: nothing was asked
+    crossed: frozenset[str]  # sites that read a latent in other cells of its plates than their own
+
+
+def find_reads(model: Callable, graph: Graph, arguments: Arguments, elements: bool = True) -> Reads:
+    """Which elements each cell of each site reads, and whether plates keep to themselves.
+
+    :param graph: the latents, their plates and the sites that depend on them.
+    :param elements: False where only the second is asked.
+    """
+    leaves, tree = jax.tree.flatten(arguments)
+    place = [i for i, x in enumerate(leaves) if isinstance(x, jax.core.Tracer)]
+
+    def find(seed: int) -> Reads:
+        given = [_like(leaves[i], seed) for i in place]
+
+        def join(given: Sequence[Any]) -> Arguments:
+            whole = list(leaves)
+            for i, x in zip(place, given, strict=True):
+                whole[i] = x
+            return jax.tree.unflatten(tree, whole)
+
+        with validation_enabled(False):
+            return _find(model, graph, join, given, elements)
+
+    if not place:
+        key = [_key(x) for x in leaves]
+        return known(partial(find, 0), "reads", model, key, str(tree), str(graph), elements)
+    first, second = find(0), find(1)
+    if first != second:
+        raise ProgramError(
+            "which latents an observation reads hangs on an array that has no value yet (an index "
+            "as an argument of jit or vmap): pass indices as NumPy arrays that are not traced, "
+            "jax.jit(lambda params: log_density(marginal(model), (data, index), {}, params)[0])"
+        )
+    return first
+
+
+def _like(leaf: Any, seed: int) -> np.ndarray:
+    """A value for an argument without one. Masks are open, so that all that they may show does."""
+    if leaf.dtype == bool:
+        return np.ones(leaf.shape, bool)
+    generator = np.random.default_rng(seed)
+    if jnp.issubdtype(leaf.dtype, jnp.integer):
+        return generator.integers(0, 2, leaf.shape).astype(leaf.dtype)
+    return generator.normal(size=leaf.shape).astype(leaf.dtype)
+
+
+def _key(leaf: Any) -> Any:
+    """What tells arguments apart: the content of arrays, of any size."""
+    if isinstance(leaf, np.ndarray | Array) and not jnp.issubdtype(leaf.dtype, jax.dtypes.extended):
+        content = np.ascontiguousarray(leaf)
+        return content.shape, str(content.dtype), hashlib.sha256(content).digest()
+    return leaf
+
+
+def _find(
+    model: Callable, graph: Graph, join: Callable, given: list[np.ndarray], every: bool
+) -> Reads:
+    sizes = [variable.size for variable in graph.variables]
+    starts = np.cumsum([0, *sizes])
+    moving = [v for v, x in enumerate(graph.variables) if any(n > 1 for n in x.sizes)]
+    wanted = [v for v, n in enumerate(sizes) if n > 1 and every]
+    codes = [(v, code) for v in wanted for code in _codes(sizes[v])]
+    if not (moving or codes):
+        return Reads({}, frozenset())
+    try:
+        changed, crossed = _changes(model, graph, join, given, codes, moving)
+    except OuterTraceError:
+        if codes:
+            raise
+        return Reads({}, frozenset())
+    elements: dict[str, list[frozenset[int]]] = {}
+    unclear: set[int] = set()
+    for name, scope in graph.scopes:
+        wide = [v for v in scope if v in wanted]
+        if not wide:
+            continue
+        cells = [frozenset(int(starts[v]) for v in scope if sizes[v] == 1)] * changed[name].shape[1]
+        for v in wide:
+            mine = changed[name][[i for i, (w, _) in enumerate(codes) if w == v]]
+            each = _decoded(mine, sizes[v])
+            if each is None:
+                unclear.add(v)
+                continue
+            cells = [a | {int(starts[v]) + i for i in b} for a, b in zip(cells, each, strict=True)]
+        elements[name] = cells
+    if unclear:
+        for v in unclear:
+            if sizes[v] > MOST_ELEMENTS:
+                raise ProgramError(
+                    f"what is observed reads several of the {sizes[v]} elements of "
+                    f"{graph.names[v]!r} at once, and which is looked for among at most "
+                    f"{MOST_ELEMENTS}: LatentGibbs samples them"
+                )
+        singles = [(v, code) for v in sorted(unclear) for code in np.eye(sizes[v], dtype=bool)]
+        changed, _ = _changes(model, graph, join, given, singles, [])
+        for name, scope in graph.scopes:
+            for v in unclear & scope:
+                mine = changed[name][[i for i, (w, _) in enumerate(singles) if w == v]]
+                for m, column in enumerate(mine.T):
+                    ids = starts[v] + np.flatnonzero(column)
+                    elements[name][m] = elements[name][m] | frozenset(ids.tolist())
+    return Reads(elements, frozenset(crossed))
+
+
+def _codes(size: int) -> np.ndarray:
+    """Sets of elements that are changed together, (sets, size)."""
+    if size <= FEW:
+        return np.eye(size, dtype=bool)
+    digits = np.arange(size) >> np.arange((size - 1).bit_length())[:, None] & 1
+    return np.concatenate([digits == 1, digits == 0])
+
+
+def _decoded(changed: np.ndarray, size: int) -> list[list[int]] | None:
+    """The elements that each cell reads, from whether it changed with each code, (sets, cells).
+
+    None: some cells read several, which their digits do not tell.
+    """
+    if size <= FEW:
+        return [np.flatnonzero(column).tolist() for column in changed.T]
+    one, zero = np.split(changed, 2)
+    single = np.all(one ^ zero, axis=0)
+    if (changed.any(0) & ~single).any():
+        return None
+    number = (one << np.arange(len(one))[:, None]).sum(0)
+    return [[int(i)] if read else [] for i, read in zip(number, single, strict=True)]
+
+
+def _changes(
+    model: Callable,
+    graph: Graph,
+    join: Callable,
+    given: list[np.ndarray],
+    codes: list[tuple[int, np.ndarray]],
+    moving: list[int],
+) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Whether cells change with each set of elements, site -> (sets, cells), and sites that change
+    with other cells of a plate than their own.
+
+    :param codes: latents, each with the elements that are changed, in all cells of its plates.
+    :param moving: latents of which about half of the cells of each plate are changed.
+    """
+    sizes = [variable.size for variable in graph.variables]
+    sets = np.zeros((len(codes) + len(moving), sum(sizes)), bool)
+    starts = np.cumsum([0, *sizes])
+    for row, (v, code) in enumerate(codes):
+        sets[row, starts[v] : starts[v + 1]] = code
+    for row, v in enumerate(moving, len(codes)):
+        sets[row, starts[v] : starts[v + 1]] = True
+    half = np.arange(len(sets)) >= len(codes)
+    owner = np.array([v for v, _ in codes] + moving)
+
+    def at(given: list[Array], seed: Array) -> tuple[dict[str, Array], dict[str, Array]]:
+        arguments, key = join(given), random.key(seed)
+        params = anywhere(model, graph, random.fold_in(key, 0), arguments)
+        states, others, chosen = [], [], []
+        plates = [random.bernoulli(random.fold_in(key, 1 + i), shape=(n,))
+                  for i, (*_, n) in enumerate(graph.plates)]  # fmt: skip
+        for v, variable in enumerate(graph.variables):
+            own = random.split(random.fold_in(key, 1000 + v))
+            cells, count = (int(np.prod(variable.sizes)), variable.size), variable.num_values
+            states.append(random.randint(own[0], cells, 0, count))
+            step = random.randint(own[1], cells, 1, max(count, 2))
+            others.append((states[-1] + step) % count)
+            mask = jnp.ones((1,) * len(graph.plates), bool)
+            for i, plate in enumerate(graph.plates):
+                shape = [-1 if j == i else 1 for j in range(len(plates))]
+                mask = mask & plates[i].reshape(shape) if plate in variable.plates else mask
+            chosen.append(mask)
+
+        def run(changed: Array, half: Array) -> dict[str, Array]:
+            values = {}
+            for v, variable in enumerate(graph.variables):
+                cells = chosen[v].reshape(-1) | ~half
+                moved = changed[starts[v] : starts[v + 1]] & cells[:, None]
+                values[variable.name] = variable.values(jnp.where(moved, others[v], states[v]))
+            trace = trace_of(model, arguments, {**params, **values})
+            return {name: graph.cells(trace[name]) for name, _ in graph.scopes}
+
+        def change(row: tuple[Array, Array, Array]) -> tuple[dict[str, Array], dict[str, Array]]:
+            found, elsewhere = {}, {}
+            away = sum(jnp.where(row[2] == v, ~mask, False) for v, mask in enumerate(chosen))
+            # One compiled run gives both: what is not changed is then equal to the last bit.
+            pair = lax.map(lambda code: run(*code), (jnp.stack([row[0] & False, row[0]]), row[1]))
+            for name, (old, new) in pair.items():
+                moved = (old != new) & ~(jnp.isnan(old) & jnp.isnan(new))
+                found[name] = moved.any(tuple(range(1, moved.ndim)))
+                elsewhere[name] = (moved & (away > 0)).any() & row[1][0]
+            return found, elsewhere
+
+        both = jnp.stack([jnp.asarray(half)] * 2, 1)
+        return lax.map(change, (jnp.asarray(sets), both, jnp.asarray(owner)))
+
+    def claim(given: list[Array]) -> tuple[dict[str, Array], dict[str, Array]]:
+        shapes = jax.tree.leaves(jax.eval_shape(partial(at, given), 0)[0])
+        work = sum(x.size for x in shapes) * int(np.prod([n for *_, n in graph.plates]))
+        points = max(2, min(NUM_POINTS, MOST_CELLS * len(sets) // max(1, work)))
+        first = at(given, jnp.zeros((), int))
+
+        def more(so_far: Any, seed: Array) -> tuple[Any, None]:
+            return jax.tree.map(jnp.logical_or, so_far, at(given, seed)), None
+
+        return lax.scan(more, first, jnp.arange(1, points))[0]
+
+    found, elsewhere = at_once(claim)(given)
+    return found, [name for name, x in elsewhere.items() if x.any()]
