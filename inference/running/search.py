@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +31,7 @@ from ..types import Params
 from . import clock
 from .contract import Optima, Searchable
 from .loop import Drive, Progress, Spent, begin, block_of, devices_for, first_progress
+from .settings import Range, check_settings
 
 PATIENCE = 10
 """A lineage that agrees with the best, or cannot catch up with it, for so many steps stands still
@@ -41,8 +42,11 @@ SEARCHING = 0.5
 """Share of a budget that the search over starts may take."""
 SHORT = 0.05
 """Share of that up to which the next block of steps may be twice as long."""
-NEAR = 1e-5
-"""Share of the loss by which two lineages that agree differ at most, and have left to gain."""
+NEAR = 1e-6
+"""Share of the loss, its rounding, by which two lineages that agree may differ besides what they
+have left to gain."""
+FAR = 1e-4
+"""The same for a lineage that cannot catch up, and where it is not known what is left to gain."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,20 +74,16 @@ class Search:
     (2,)
     """
 
-    num_lineages: int = 3
-    screening: int | None = None
-    rounds: int | None = None
+    num_lineages: Annotated[int, Range(1, 10_000)] = 3
+    screening: Annotated[int, Range(0)] | None = None
+    rounds: Annotated[int, Range(0)] | None = None
     steps: int | None = None
     effort: float = 1.0
     num_rows: int = 4096
     least_steps: int = 30
 
     def __post_init__(self) -> None:
-        least = {"num_lineages": 1, "screening": 0, "rounds": 0, "steps": 1, "num_rows": 1}
-        for name, limit in {**least, "least_steps": 1}.items():
-            value = getattr(self, name)
-            if value is not None and value < limit:
-                raise ValueError(f"{name} must be at least {limit}, found {value}")
+        check_settings(Search, vars(self))
 
     @property
     def straight(self) -> bool:
@@ -127,27 +127,28 @@ class Narrow(NamedTuple):
     more: tuple[int, int] = 1, 1  # times as many rounds and steps of each, where steps are quick
 
 
-def optima_of(losses: np.ndarray) -> Optima:
-    """Where lineages ended, from the last three losses of each, (3, num_lineages).
+def optima_of(values: np.ndarray, left: np.ndarray | None = None) -> Optima:
+    """Where lineages ended, (num_lineages,), and what each has left to gain, where that is known.
 
-    >>> print(optima_of(np.array([[10.2, 9.0], [10.0, 9.0], [9.9, 9.0]])))
-    1 of 2 starts agree on the best optimum (losses 9, 9.9)
+    >>> print(optima_of(np.array([9.9, 9.0, 9.1]), np.array([0.1, 0.0, 0.1])))
+    2 of 3 starts agree on the best optimum (losses 9, 9.1, 9.9)
     """
-    left, order = remaining(losses), np.argsort(losses[-1])
-    last, left = losses[-1][order], left[order]
-    # A ten-thousandth, and what either would still gain.
-    slack = 0.02 + 1e-4 * np.abs(last[0]) + left[:, None] + left
+    order = np.argsort(values)
+    last = values[order]
+    if left is None:
+        slack = np.full((len(last),) * 2, 0.02 + FAR * np.abs(last[0]))
+    else:
+        slack = NEAR * np.abs(last[0]) + left[order][:, None] + left[order]
     same = np.abs(last[:, None] - last) <= slack
     return Optima(last, int(same[0].sum()), int((same.sum(0) == 1).sum()))
 
 
-def remaining(losses: Any, xp: Any = np) -> Any:
+def remaining(losses: Array) -> Array:
     """What a sequence will lose by Aitken's estimate, from its last three values, (3, ...)."""
-    with np.errstate(all="ignore"):
-        first, last = losses[0] - losses[1], losses[1] - losses[2]
-        rate = xp.clip(last / first, 0.0, 0.99)
-        left = xp.abs(last) * rate / (1.0 - rate)
-    return xp.where(xp.isfinite(left), left, xp.abs(last))
+    first, last = losses[0] - losses[1], losses[1] - losses[2]
+    rate = jnp.clip(last / first, 0.0, 0.99)
+    left = jnp.abs(last) * rate / (1.0 - rate)
+    return jnp.where(jnp.isfinite(left), left, jnp.abs(last))
 
 
 @jax.jit
@@ -170,19 +171,21 @@ def each(function: Callable) -> Callable:
     return lambda *args: lax.map(lambda one: function(*one), args)
 
 
-def settled(losses: Array, idle: Array) -> Array:
+def settled(losses: Array, idle: Array, left: Array) -> Array:
     """Which lineages agree with the best for certain, or are too far behind it; never the best.
 
     :param losses: (3, num_lineages), the last three of each.
     :param idle: (num_lineages,) for how many steps that was so: of equals, one stays the best.
+    :param left: (num_lineages,) what each has left to gain.
     """
-    last, left = losses[-1], remaining(losses, jnp)
-    near = NEAR * jnp.abs(last.min())
+    last, size = losses[-1], jnp.abs(losses[-1].min())
+    near, far = NEAR * size, FAR * size
     best = jnp.argmin(last + jnp.where(idle > 0, near, 0.0))
-    gap = last - last[best]
-    left = jnp.where(jnp.isfinite(left), left, jnp.inf)
-    same = (gap <= near) & (left <= near) & (left[best] <= near)
-    hopeless = (gap > 10.0 * left) & (gap > 10.0 * near)
+    gap, slow = last - last[best], remaining(losses)
+    slow = jnp.where(jnp.isfinite(slow), slow, jnp.inf)
+    both = jnp.where(jnp.isfinite(left), left + left[best], jnp.inf)
+    same = (gap <= near + both) & (both <= near)
+    hopeless = (gap > 10.0 * slow) & (gap > far)
     return (same | hopeless) & (jnp.arange(len(last)) != best)
 
 
@@ -388,22 +391,28 @@ class Lineages:
         active = state.idle < PATIENCE
         states, losses = each(step)(state.states, state.losses.T, active)
         losses = losses.T
-        idle = jnp.where(settled(losses, state.idle), state.idle + 1, jnp.minimum(state.idle, 0))
-        return LineageState(states, losses, jnp.where(active, idle, state.idle)), losses[-1].min()
+        new = LineageState(states, losses, state.idle)
+        rest = settled(losses, state.idle, self.each_left(new))
+        idle = jnp.where(rest, state.idle + 1, jnp.minimum(state.idle, 0))
+        return new._replace(idle=jnp.where(active, idle, state.idle)), losses[-1].min()
 
     def get_params(self, state: LineageState) -> Params:
         return self.method.get_params(self.best(state))
 
-    def may_stop(self, state: LineageState) -> Array:
-        """Whether each lineage has arrived, or is so far behind that it cannot catch up.
+    def each_left(self, state: LineageState) -> Array:
+        """What each lineage has left to gain, (num_lineages,), infinite before its last stage."""
+        return jax.vmap(self.method.left)(state.states, remaining(state.losses))
+
+    def left(self, state: LineageState, estimate: Array) -> Array:
+        """What the best has left to gain, once each has arrived or is too far behind to catch up.
 
         The loop looks at the loss of the best; where others still fall, they are not at an optimum,
         and whether they agree with the best cannot be said.
         """
-        mine = jax.vmap(lambda one: jnp.asarray(self.method.may_stop(one)))(state.states)
-        last, left = state.losses[-1], remaining(state.losses, jnp)
-        arrived = (left <= 1e-6 * jnp.abs(last)) | (last - last.min() > 3.0 * left)
-        return jnp.all((mine & arrived) | (state.idle >= PATIENCE))
+        last, left = state.losses[-1], self.each_left(state)
+        arrived = (left <= NEAR * jnp.abs(last)) | (last - last.min() > 3.0 * left)
+        ended = jnp.all(arrived | (state.idle >= PATIENCE))
+        return jnp.where(ended, jnp.minimum(estimate, left[jnp.argmin(last)]), jnp.inf)
 
     def best(self, state: LineageState) -> Any:
         """The state of the lineage of least loss."""
@@ -412,10 +421,12 @@ class Lineages:
     def optima(self, state: LineageState) -> Optima:
         """Where the lineages stand, the best first."""
         ran = np.asarray(state.idle) < SKIPPED
-        losses = np.asarray(state.losses, np.float64)[:, ran]
-        order = np.flatnonzero(ran)[np.argsort(losses[-1])]
+        left = self.each_left(state)
+        left = jnp.where(jnp.isfinite(left), left, remaining(state.losses))
+        losses, left = (np.asarray(x, np.float64)[ran] for x in (state.losses[-1], left))
+        order = np.flatnonzero(ran)[np.argsort(losses)]
         places = jax.tree.map(lambda x: np.asarray(x)[order], self.params(state))
-        return optima_of(losses)._replace(params=places)
+        return optima_of(losses, left)._replace(params=places)
 
     def params(self, state: LineageState) -> Params:
         return jax.vmap(self.method.get_params)(state.states)
