@@ -37,6 +37,9 @@ class Checkpoint:
         self._saved: dict[str, np.ndarray] | None = None
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            for file in (self.path, folder / "checkpoint.lock"):
+                if file.exists() and not file.is_file():  # to open a pipe is to wait for ever
+                    raise OSError(errno.EINVAL, f"{file.name} is no regular file")
             if jax.process_index() == 0:
                 self._lock = (folder / "checkpoint.lock").open("a")
                 _lock(self._lock)

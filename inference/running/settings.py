@@ -1,8 +1,9 @@
 """Settings are held against the signature that takes them, before any work.
 
 What a setting may be stands in its annotation: ``int`` is a whole number of at least 1 (0 where its
-default is 0), ``float`` any finite number, and ``Annotated[float, Range(0, 1)]`` says more.
-Annotations of other kinds than those below are not checked.
+default is 0), ``float`` any finite number (of a class, whose numbers are rates and sizes, none
+below 0), and ``Annotated[float, Range(0, 1)]`` says more. A class or a protocol is one of its
+objects. Annotations of other kinds than those below are not checked.
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ from functools import lru_cache, partial
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import numpy as np
+from jax import Array
 
 LARGEST_WHOLE = 2**31 - 1
+LARGEST_RATE = 1e9
+"""Of a number that is a setting of a class."""
 
 
 class Range(NamedTuple):
@@ -63,6 +67,7 @@ def _kinds(function: Callable) -> dict[str, tuple[_Kind, ...]]:
     """Argument -> the kinds of its annotation; none where it says nothing that can be checked."""
     by_name: dict[str, tuple[_Kind, ...]] = {}
     space: dict[str, Any] = {}
+    real = Range(0, LARGEST_RATE) if isinstance(function, type) else Range()
     if isinstance(function, type):  # the fields of a dataclass may come from several files
         for base in reversed(function.__mro__):
             space |= vars(sys.modules[base.__module__])
@@ -71,13 +76,15 @@ def _kinds(function: Callable) -> dict[str, tuple[_Kind, ...]]:
         space = getattr(inspect.unwrap(function), "__globals__", {})
     for name, parameter in inspect.signature(function).parameters.items():
         hint = parameter.annotation
+        if hint is parameter.empty:
+            continue
         if isinstance(hint, str):
             try:
                 hint = eval(hint, space)
             except Exception:  # a name that only a type checker imports
                 continue
         low = 0 if type(parameter.default) is int and parameter.default == 0 else 1
-        kinds = _of(hint, Range(low, LARGEST_WHOLE), Range())
+        kinds = _of(hint, Range(low, LARGEST_WHOLE), real)
         by_name[name] = () if any(kind is None for kind in kinds) else tuple(kinds)
     return by_name
 
@@ -87,7 +94,10 @@ def _of(hint: Any, whole: Range, real: Range) -> list[Any]:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         limits = next((x for x in arguments[1:] if isinstance(x, Range)), None)
-        return _of(arguments[0], limits or whole, limits or real)
+        whole, real = (
+            Range(limits.low, min(limits.high, x.high)) if limits else x for x in (whole, real)
+        )
+        return _of(arguments[0], whole, real)
     if origin in (Union, types.UnionType):
         return [kind for part in arguments for kind in _of(part, whole, real)]
     if origin is Literal:
@@ -109,7 +119,21 @@ def _of(hint: Any, whole: Range, real: Range) -> list[Any]:
     if isinstance(hint, type) and hint.__name__ == "Distribution":
         words = "a distribution such as Normal(0, 1)"
         return [_Kind(words, lambda x: isinstance(x, hint))]
+    if real == Range():  # of a function: what is said of its arguments may be said loosely
+        return [None]
+    if getattr(hint, "_is_protocol", False):
+        names = [x for x in vars(hint) if not x.startswith("_")]
+        return [_Kind(_an(hint), lambda x: all(hasattr(x, name) for name in names))]
+    if origin is dict:
+        return [_Kind("a dictionary", lambda x: isinstance(x, dict))]
+    if isinstance(hint, type) and hint not in (object, Any, Array):
+        return [_Kind(_an(hint), lambda x: isinstance(x, hint))]
     return [None]
+
+
+def _an(kind: type) -> str:
+    name = kind.__name__
+    return f"{'an' if name[0] in 'AEIO' else 'a'} {name}" + ("(...)" if callable(kind) else "")
 
 
 def _whole(x: Any) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -145,6 +145,14 @@ def near_origin(
         return params, optimizer.init(here.free(params))
 
     return of_first_row(first, climb.rows, key, fixed)
+
+
+class Optimizer(Protocol):
+    """An optimiser of NumPyro or optax."""
+
+    def init(self, params: Any) -> Any: ...
+
+    def update(self, *args: Any, **kwargs: Any) -> Any: ...
 
 
 def optimizer_of(given: Any) -> Any:

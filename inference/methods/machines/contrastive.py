@@ -22,6 +22,7 @@ from ..discrete.em import EM
 from ..shared import Posterior
 from .ascent import (
     Climb,
+    Optimizer,
     linear_posterior,
     near_origin,
     open_climb,
@@ -77,7 +78,7 @@ class ContrastiveDivergence(Algorithm):
     persistent: bool = False
     num_sweeps: int = 1
     num_chains: int = 500
-    optimizer: Any = None
+    optimizer: Optimizer | None = None
     learning_rate: float = 0.1
     momentum: float = 0.9
     prior: bool = False

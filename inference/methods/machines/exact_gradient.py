@@ -25,6 +25,7 @@ from ..discrete.em import EM
 from ..shared import Posterior
 from .ascent import (
     Climb,
+    Optimizer,
     linear_posterior,
     near_origin,
     open_climb,
@@ -106,7 +107,7 @@ class ExactGradient(Algorithm):
 
     model: Callable
     _: dataclasses.KW_ONLY
-    optimizer: Any = None
+    optimizer: Optimizer | None = None
     learning_rate: float | None = None
     momentum: float | None = None
     max_active: int | None = None
