@@ -17,6 +17,7 @@ import importlib
 import io
 import json
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Iterable, Sequence
@@ -75,6 +76,22 @@ class Outlet(io.FileIO):
             return len(content)
 
 
+CONTROLS = {i: f"\\u{i:04x}" for i in (*range(32), *range(127, 160)) if chr(i) not in "\t\n\r"}
+"""Characters that a terminal obeys, and how they are printed."""
+
+
+class Printed(io.TextIOWrapper):
+    """Standard output or error: codes for terminals in names and texts of a file are written out.
+
+    The progress bars move the cursor up by texts of their own.
+    """
+
+    def write(self, text: str) -> int:
+        moves = not text.replace("\x1b[A", "").strip()
+        super().write(text if moves else text.translate(CONTROLS))
+        return len(text)
+
+
 def open_streams() -> dict[str, Outlet]:
     """Make standard output and error such that printing never ends a command.
 
@@ -91,14 +108,12 @@ def open_streams() -> dict[str, Outlet]:
     outlets = {}
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if stream.isatty():
-            stream.reconfigure(errors="json")
-            continue
-        outlets[name] = Outlet(stream.fileno(), "w", closefd=False)
+        raw: Any = stream.buffer
+        if not stream.isatty():
+            outlets[name] = Outlet(stream.fileno(), "w", closefd=False)
+            raw = io.BufferedWriter(outlets[name])
         at_once = stream.line_buffering or stream.write_through
-        setattr(sys, name, io.TextIOWrapper(
-            io.BufferedWriter(outlets[name]), stream.encoding, "json", line_buffering=at_once
-        ))  # fmt: skip
+        setattr(sys, name, Printed(raw, stream.encoding, "json", line_buffering=at_once))
     return outlets
 
 
@@ -142,6 +157,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         from .compiling import cache_compilations  # and with it JAX: not for --version
 
         cache_compilations()
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # since the package was found
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         status = namespace.command(namespace) or 0
     except KeyboardInterrupt:
         print("latentbits: stopped", file=sys.stderr)

@@ -9,6 +9,15 @@ public names of the latter are here too:
 'bernoulli_mixture'
 """
 
+import signal
+import sys
+
+# A command that is stopped before it works ends without a traceback; `cli.main` hears Ctrl-C then.
+if sys.argv[0].rpartition("/")[2] in ("-m", "latentbits") and (
+    signal.getsignal(signal.SIGINT) is signal.default_int_handler
+):
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any

@@ -10,6 +10,7 @@ import io
 import json
 import math
 import platform
+import sys
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -22,6 +23,8 @@ from latentbits.models.data.sealed import write_whole as write_whole
 from .figures import Figure, house_style
 
 FIGURES = (".png", ".svg")
+FORMULAS = ("=", "+", "-", "@", "\t", "\r")
+"""Beginnings of a cell that a spreadsheet computes."""
 
 
 def check_output(option: str, path: str | Path | None, suffixes: tuple[str, ...] = ()) -> Any:
@@ -100,15 +103,41 @@ def as_json(content: dict[str, Any]) -> bytes:
 def as_csv(table: Mapping[str, Any], digits: int = 6) -> bytes:
     """The bytes of a CSV file, from columns of one length; numbers with so many digits.
 
+    A text that a spreadsheet would take for a formula gets an apostrophe, with a note on stderr.
+
     >>> as_csv({"item": ["a", "b,c"], "difficulty": [0.5, 1.25]}).decode().split()
     ['item,difficulty', 'a,0.5', '"b,c",1.25']
+    >>> as_csv({"id": ["=1+1", "-5"], "+x": [-0.5, 1]}).decode().split()
+    ["id,'+x", "'=1+1,-0.5", '-5,1']
     """
-    stream = io.StringIO(newline="")
+    stream, kept = io.StringIO(newline=""), set[str]()
+
+    def cell(x: Any) -> str:
+        if not isinstance(x, str):
+            return f"{x:.{digits}g}"
+        if not x.startswith(FORMULAS) or _is_number(x):
+            return x
+        kept.add(x)
+        return f"'{x}"
+
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(table)
-    cells = zip(*table.values(), strict=True)
-    writer.writerows([x if isinstance(x, str) else f"{x:.{digits}g}" for x in row] for row in cells)
+    writer.writerow(map(cell, table))
+    writer.writerows(map(cell, row) for row in zip(*table.values(), strict=True))
+    if kept:
+        words = f"{len(kept)} texts begin with =, +, -, @ or a tab (the first: {min(kept)!r})"
+        print(
+            f"note      {words}: in CSV files each has an apostrophe before it, so that no "
+            "spreadsheet takes it for a formula",
+            file=sys.stderr,
+        )
     return stream.getvalue().encode()
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text)) and "_" not in text
+    except ValueError:
+        return False
 
 
 def read_json(file: Path) -> dict[str, Any]:
