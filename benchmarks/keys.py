@@ -42,7 +42,7 @@ from latentbits.inference.methods.gibbs.network_evidence import annealed_evidenc
 from latentbits.inference.reading.anatomy import inspect
 from latentbits.inference.running.algorithm import Algorithm
 from latentbits.inference.running.contract import Starts, follow
-from latentbits.inference.running.search import Lineages, LineageState, optima_of
+from latentbits.inference.running.search import Lineages, LineageState, optima_of, remaining
 from latentbits.models import noisy_or_network
 from scipy.optimize import linear_sum_assignment
 
@@ -233,7 +233,7 @@ def count(options: argparse.Namespace, set_name: str, case: Case, name: str, num
         best, found_by = -known["log_likelihood"], known["found_by"]
     slack = slack_of(best)
     there = least < best + slack
-    optima = [optima_of(np.asarray(x, np.float64)) for x in ends.last]
+    optima = [optima_of(np.asarray(x[-1], np.float64), np.asarray(remaining(x))) for x in ends.last]
     print(f"{set_name}, {name}, {steps} steps, {num_keys} keys, {jax.default_backend()}")
     print(f"  at the best known ({-best:.4f} in all, by {found_by}): {int(there.sum())}")
     print(
