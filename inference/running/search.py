@@ -421,9 +421,9 @@ class Lineages:
     def optima(self, state: LineageState) -> Optima:
         """Where the lineages stand, the best first."""
         ran = np.asarray(state.idle) < SKIPPED
-        left = self.each_left(state)
-        left = jnp.where(jnp.isfinite(left), left, remaining(state.losses))
-        losses, left = (np.asarray(x, np.float64)[ran] for x in (state.losses[-1], left))
+        rest = self.each_left(state)
+        rest = jnp.where(jnp.isfinite(rest), rest, remaining(state.losses))
+        losses, left = (np.asarray(x, np.float64)[ran] for x in (state.losses[-1], rest))
         order = np.flatnonzero(ran)[np.argsort(losses)]
         places = jax.tree.map(lambda x: np.asarray(x)[order], self.params(state))
         return optima_of(losses, left)._replace(params=places)
