@@ -18,6 +18,7 @@ from latentbits.models.data import InputError, Table
 from ..files.catalogue import blame, find_method
 from ..files.option import SEED, add
 from ..files.output import as_csv, check_output, versions, write_whole
+from ..items.classes import by_size, open_classes
 from ..items.fits import KIND, read_rows
 from ..numerics.rotation import ROTATIONS
 from ..reading.anatomy import inspect
@@ -119,6 +120,14 @@ def fit_table(given: Given, namespace: argparse.Namespace, hidden: np.ndarray | 
             said(namespace, guess=False), _levels(given),
         )  # fmt: skip
     params, facts = _fit(given, contender, namespace, settings, valid)
+    known = None
+    if contender.kind == "point":
+        known = open_classes(given.program, ((given.table.values,), given.kwargs))
+    if known is not None:
+        largest_first = by_size(known, {x: np.asarray(v)[0, 0] for x, v in params.items()})
+        params = {x: v[None, None] for x, v in largest_first.items()}
+    if given.kwargs.get("slope") == "equal" and np.sum(params["weights"]) < 0:
+        params = {**params, "weights": -params["weights"]}  # the same model
     groups = _groups(contender.kind, params, facts, given)
     if "posterior" in groups:  # print the draws that the file holds, brought together
         params = {x: groups["posterior"][x].values for x in params}
@@ -151,13 +160,15 @@ def main(namespace: argparse.Namespace) -> int:
     from ..files.arviz import save
 
     for what, table in tables.items():
-        variables = {x: (table.dim, np.asarray(v)) for x, v in table.columns.items()}
+        variables = {
+            x: (table.dim, np.asarray(v)) for x, v in table.columns.items() if x != table.dim
+        }
         groups[what] = xr.Dataset(variables, {table.dim: np.asarray(table.names)})
     for line in lines:
         print(line)
     save(groups, out, attrs, "--out")
     print(f"fit       {namespace.out}")
-    for what, table in tables.items() if "items" in tables else ():
+    for what, table in tables.items() if "scores" in tables else ():
         file = out.with_name(f"{out.stem}_{what}.csv")
         digits = 10 if what == "measures" else 6
         write_whole(file, as_csv({table.head: table.names, **table.columns}, digits), "--out")

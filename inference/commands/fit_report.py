@@ -18,6 +18,7 @@ from .progress import stage
 
 MAXIMA = ("QuadratureEM", "EM", "SplittingEM")
 """Methods whose fixed points are maxima of the marginal likelihood that `standard_errors` takes."""
+ITEM_TITLE = "Items: P = logistic(discrimination · factor + intercept); se: standard error"
 SHARP = 8.0
 """A discrimination, of a loading of 0.98."""
 
@@ -46,6 +47,7 @@ def report(
 ) -> tuple[list[str], dict[str, Written]]:
     """What was estimated, how well it explains the rows, and how far it can be trusted; and tables
     of measures, and of items and scores where the program has such."""
+    from ..items.classes import table_of
     from ..items.estimates import bound_lines, errors_of, measure_fit, parameter_lines, starts_lines
 
     values, columns = given.table.values, given.table.columns
@@ -89,32 +91,43 @@ def report(
                     f"log likelihood {fit.log_likelihood:.3f}{spread} ({fit.how})",
                     f"AIC       {fit.aic:.2f} ({fit.num_free} free parameters)",
                     f"BIC       {fit.bic:.2f} ({fit.num_rows} rows)",
+                    f"SABIC     {fit.sabic:.2f}, CAIC {fit.caic:.2f}",
                 ]
                 measures = {
                     "log_likelihood": fit.log_likelihood, "free_parameters": fit.num_free,
                     "rows": fit.num_rows, "aic": fit.aic, "bic": fit.bic,
+                    "sabic": fit.sabic, "caic": fit.caic,
                 }  # fmt: skip
-                words = "only for converged maxima by " + " or ".join(MAXIMA)
+                words = "none: the fit has not converged, add --steps 5000"
+                if name not in MAXIMA:
+                    words = f"none: {name} gives no maximum of the likelihood, as --method "
+                    words += f"{' or '.join(MAXIMA)} does"
                 if name in MAXIMA and (stop is not Stop.STEPS or stands_still(facts["losses"])):
                     with stage("standard errors"):
                         errors, words, bounds = errors_of(
                             given.program, point, values, given.kwargs, fit.num_free, prior
                         )
     lines += [f"errors    {words}"] if words else []
-    lines += bound_lines(bounds, point, columns)
-    study = None
+    study, classes = None, None
     if stop is not Stop.INTERRUPTED and not settings.get("plate"):
         with stage("items"):
             study = _items(given, name, point, errors, prior, namespace)
+            classes = _classes(given, point, errors, measures.get("free_parameters", 0), bounds)
+    lines += [] if classes is not None else bound_lines(bounds, point, columns)
     lines += study.lines + sharp_items(study.items, columns) if study is not None else []
     if not namespace.posterior:
-        lines.append("holds     a point estimate, no draws: arviz.summary and arviz.loo want "
-                     "--posterior")  # fmt: skip
-    said = parameter_lines(point, errors, columns, given.table.levels)
+        lines.append("draws     none in this file: --posterior adds draws of the parameters")
     tables: dict[str, Written] = {}
-    if study is not None:
-        said += ["", *parameter_lines(study.items, {}, columns)]
-        said += ["", *parameter_lines(study.groups, {}, columns)] if study.groups else []
+    if classes is not None:
+        said = classes.lines
+        measures |= classes.measures
+        tables = _class_tables(classes, given, namespace)
+    elif study is None:
+        said = parameter_lines(point, errors, columns, given.table.levels)
+    else:
+        said = [ITEM_TITLE, *table_of({"item": columns, **study.items})]
+        if study.groups:
+            said += ["", "Differences between groups", *table_of({"item": columns, **study.groups})]
         measures |= study.measures
         tables = _tables(study, given, namespace)
     if measures:
@@ -160,13 +173,13 @@ def _spread(name: str) -> list[str]:
 def sharp_items(items: dict[str, Any], columns: Sequence[str]) -> list[str]:
     """A line on items that are almost steps: more factors than a table has make them.
 
-    >>> sharp_items({"discrimination": np.array([1.0, 30.0])}, ["a", "b"])
-    ['sharp     b: loadings near 1, so without a finite maximum: fewer factors, or priors']
+    >>> print(sharp_items({"discrimination": np.array([1.0, 30.0])}, ["a", "b"])[0])
+    warning   the slope of b grows without end: set fewer factors, or --option prior=True
     """
     sharp = [x for x, slope in zip(columns, items["discrimination"], strict=True) if slope > SHARP]
     listed = ", ".join(sharp[:12]) + (", …" if len(sharp) > 12 else "")
-    words = f"sharp     {listed}: loadings near 1, so without a finite maximum: fewer factors, or "
-    return [words + "priors"] if sharp else []
+    words = f"the slope of {listed} grows without end: set fewer factors, or --option prior=True"
+    return [f"warning   {words}"] if sharp else []
 
 
 def held_out(given: Given, params: dict, cells: np.ndarray) -> list[str]:
@@ -205,14 +218,47 @@ def _items(
     def posterior() -> Any:
         return method(given.program).posterior(point, values, **given.kwargs)
 
-    labels = None
+    labels, kwargs, equal = None, dict(given.kwargs), given.kwargs.get("slope") == "equal"
+    if equal:  # the same program with a slope for each item, and these alike
+        del kwargs["slope"]
+        shape = (*np.shape(point["weights"])[:1], values.shape[1])
+        point = {**point, "weights": np.broadcast_to(point["weights"], shape)}
     if table.groups is not None:
         labels = Labels(namespace.group, table.groups, table.columns)
-    return study_items(
-        given.program, point, errors, ((values,), given.kwargs), prior,
-        rotation=namespace.rotation,
+    study = study_items(
+        given.program, point, {} if equal else errors, ((values,), kwargs), prior,
+        rotation=namespace.rotation, judge=not equal,
         posterior=posterior if hasattr(method, "posterior") else None, labels=labels,
     )  # fmt: skip
+    if equal and errors and study is not None:
+        spread = np.broadcast_to(np.ravel(errors["weights"])[:1], np.shape(errors["bias"]))
+        of = {"discrimination": spread, "intercept": errors["bias"]}
+        each = {x: {x: v} | ({f"{x}_se": of[x]} if x in of else {}) for x, v in study.items.items()}
+        return study._replace(items={x: v for part in each.values() for x, v in part.items()})
+    return study
+
+
+def _classes(given: Given, point: dict, errors: dict, num_free: float, bounds: Any) -> Any:
+    from ..items.classes import study_classes
+
+    table = given.table
+    called = {"words": ("no", "yes"), "-1/+1": ("-1", "1")}
+    levels = [x or called.get(y, ()) for x, y in zip(table.levels, table.coding, strict=True)]
+    arguments = ((table.values,), given.kwargs)
+    return study_classes(
+        given.program, point, errors, arguments, table.columns, levels, int(num_free), bounds
+    )
+
+
+def _class_tables(study: Any, given: Given, namespace: argparse.Namespace) -> dict[str, Written]:
+    size = len(study.classes["share"])
+    rows = given.table.ids or [str(i + 1) for i in range(len(given.table.values))]
+    lines = np.arange(1, len(study.profile["item"]) + 1)
+    return {
+        "classes": Written(study.classes, "class", np.arange(1, size + 1), "class"),
+        "profile": Written(study.profile, "line", lines, "line"),
+        "scores": Written(study.scores, "row", rows, namespace.id or "row"),
+    }
 
 
 def _tables(study: Any, given: Given, namespace: argparse.Namespace) -> dict[str, Written]:

@@ -191,6 +191,14 @@ class Ratio(NamedTuple):
         return (self.exceeding + 1) / (self.replicates + 1)
 
     @property
+    def p_words(self) -> str:
+        """
+        >>> Ratio(2, 9.0, 19, 0).p_words, Ratio(2, 1.0, 20, ENOUGH).p_words
+        ('≤ 0.05', '0.500')
+        """
+        return f"{self.p_value:.3f}" if self.exceeding else f"≤ {self.p_value:.2g}"
+
+    @property
     def error(self) -> float:
         """The standard error of the p value, for so few replicates."""
         share = self.p_value

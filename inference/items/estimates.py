@@ -39,6 +39,16 @@ class Measures(NamedTuple):
     def bic(self) -> float:
         return float(self.num_free * np.log(self.num_rows) - 2.0 * self.log_likelihood)
 
+    @property
+    def sabic(self) -> float:
+        """BIC adjusted for the sample size (Sclove 1987)."""
+        return float(self.num_free * np.log((self.num_rows + 2) / 24) - 2.0 * self.log_likelihood)
+
+    @property
+    def caic(self) -> float:
+        """The consistent AIC (Bozdogan 1987)."""
+        return self.bic + self.num_free
+
 
 def measure_fit(program: Callable, point: Any, values: Any, kwargs: dict[str, Any]) -> Measures:
     """The log likelihood of all rows, latents summed out, and what it was bought with.
@@ -221,19 +231,16 @@ def _level_lines(
 
 
 def starts_lines(optima: Optima | None) -> list[str]:
-    """Where the starts ended, and what that says of those that were not made.
+    """A warning where starts ended at different optima; where they agree there is nothing to say.
 
-    >>> print("\\n".join(starts_lines(Optima(np.array([10.0, 10.0, 12.5]), 2, 1))))
-    starts    2 of 3 agree on the best optimum (losses 10, 10, 12.5)
-    another   would end at an optimum not met yet with probability 0.40 or so
-    >>> print("\\n".join(starts_lines(None)))
-    starts    1: nothing shows that another would not end at a better optimum
+    >>> starts_lines(Optima(np.array([10.0, 12.5]), 1, 1))
+    ['warning   1 of 2 starts agree on the best optimum (losses 10, 12.5): --starts 20 tries more']
+    >>> starts_lines(Optima(np.array([10.0, 10.0]), 2, 0)), starts_lines(None)
+    ([], [])
     """
-    if optima is None:
-        return ["starts    1: nothing shows that another would not end at a better optimum"]
-    words = str(optima).replace(" starts agree", " agree", 1)
-    better = f"would end at an optimum not met yet with probability {optima.better:.2f} or so"
-    return [f"starts    {words}", f"another   {better}"]
+    if optima is None or optima.agree == len(optima.values):
+        return []
+    return [f"warning   {optima}: --starts {max(20, 2 * len(optima.values))} tries more"]
 
 
 def _shown(number: float, digits: int = 2) -> str:

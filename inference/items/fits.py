@@ -14,6 +14,7 @@ from ..files.catalogue import find_method, find_program, programs
 from ..numerics.rotation import ROTATIONS
 from ..reading.anatomy import inspect
 from ..types import Arguments
+from .classes import memberships, open_classes, score_columns
 
 KIND = "latentbits fit"
 CELLS = ("binary", "real", "ordinal", "categorical")
@@ -143,6 +144,13 @@ def transform(fit: Fit, table: Table) -> Answer:
     anatomy = inspect(fit.program, (table.values,), extra)
     if not anatomy.latents:
         raise InputError(f"{fit.name} has no latents: there is nothing to place")
+    known = open_classes(fit.program, ((table.values,), extra))
+    if known is not None:
+        values = known.read({x: np.asarray(v, np.float64) for x, v in fit.point.items()})
+        posterior, _ = memberships(known, values, table.values, extra.get("mask"))
+        scores = score_columns(posterior)
+        words = f"transform {len(posterior)} rows, the posterior of their classes"
+        return list(scores), np.stack(list(scores.values()), 1), words
     categories = any(x.num_values not in (None, 2) for x in anatomy.latents)
     # An exact posterior, as `fit` has for its scores; else the method's own, or one that applies.
     order = ("QuadratureEM", fit.method, "EM", "BoundEM", "TruncatedEM")

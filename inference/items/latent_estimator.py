@@ -25,6 +25,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from ..evaluation.evidence import likelihood
 from ..reading.anatomy import inspect
 from ..reading.arguments import put
+from .classes import by_size, open_classes
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -83,6 +84,9 @@ class LatentEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             self._key(), steps, *args, tolerance=tolerance, progress_bar=False, **kwargs
         )
         self.params_ = {name: np.asarray(value) for name, value in result.params.items()}
+        if self._classes:
+            known: Any = open_classes(program, (args, kwargs))
+            self.params_ = by_size(known, self.params_)
         self.losses_ = np.asarray(result.losses)
         self.converged_ = bool(result.stop.converged or len(self.losses_) == 1)
         self._n_features_out = self._outputs()

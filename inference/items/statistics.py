@@ -42,12 +42,17 @@ class Fit(NamedTuple):
 
 
 class ModelFit(NamedTuple):
-    """M₂ and the root mean square error of approximation."""
+    """M₂ and what is made of it, as mirt's `M2` prints it."""
 
     m2: float
     df: int
     p_value: float
     rmsea: float
+    rmsea_low: float  # 90 % interval
+    rmsea_high: float
+    srmsr: float  # of the correlations of pairs
+    tli: float  # against independent items
+    cfi: float
 
 
 def loadings(weights: np.ndarray) -> np.ndarray:
@@ -129,15 +134,38 @@ def _joined(rows: np.ndarray, prob: np.ndarray, right: np.ndarray) -> np.ndarray
 
 
 def model_fit(bits: np.ndarray, values: Values) -> ModelFit:
-    """M₂ of rows without holes, (num_data, P).
+    """M₂ of rows without holes, (num_data, P), and indices of fit against independent items."""
+    m2, df, srmsr = _m2(bits, values)
+    if df <= 0:
+        return ModelFit(m2, df, *[float("nan")] * 4, srmsr, *[float("nan")] * 2)
+    from scipy.special import chdtrc, chndtrinc
+
+    rate = bits.mean(0).clip(1e-6, 1.0 - 1e-6)
+    alone = {"weights": np.zeros((0, bits.shape[1])), "bias": np.log(rate / (1.0 - rate))}
+    null, null_df, _ = _m2(bits, alone)
+    # Noncentralities at which M₂ is the quantile of 95 and of 5 %.
+    central = 1.0 - float(chdtrc(df, m2))
+    ends = [chndtrinc(m2, df, p) if central > p else 0.0 for p in (0.95, 0.05)]
+    low, high = (np.sqrt(x / (df * len(bits))) for x in ends)
+    excess, null_excess = max(m2 - df, 0.0), max(null - null_df, m2 - df, 1e-12)
+    tli = (null / null_df - m2 / df) / (null / null_df - 1.0)
+    rmsea = float(np.sqrt(excess / (df * len(bits))))
+    return ModelFit(
+        m2, df, float(chdtrc(df, m2)), rmsea, float(low), float(high), srmsr, float(tli),
+        float(1.0 - excess / null_excess),
+    )  # fmt: skip
+
+
+def _m2(bits: np.ndarray, values: Values) -> tuple[float, int, float]:
+    """M₂, its degrees of freedom, and the root mean square residual of correlations.
 
     With margins π (means, then pairs), their residuals e, their covariance Ξ over N and their
     slopes Δ in the parameters, it is N eᵀ C e, C = Ξ⁻¹ − Ξ⁻¹Δ (ΔᵀΞ⁻¹Δ)⁻ ΔᵀΞ⁻¹.
     """
-    from scipy.special import chdtrc
-
-    points = nodes_of(values)[0]
-    prob, weight = curves(values)
+    points, weight = np.zeros((1, 0)), np.ones(1)
+    prob = 0.5 + 0.5 * np.tanh(0.5 * values["bias"])[None]
+    if len(values["weights"]):
+        points, (prob, weight) = nodes_of(values)[0], curves(values)
     size, factors = prob.shape[1], len(values["weights"])
     if size > MOST_ITEMS:
         raise ValueError(f"M2 is for up to {MOST_ITEMS} items, found {size}")
@@ -166,11 +194,11 @@ def model_fit(bits: np.ndarray, values: Values) -> ModelFit:
     lost = along @ np.linalg.pinv(within, rcond=1e-10, hermitian=True) @ along
     m2 = float(count * (residual @ inverse[:, -1] - lost))
     free = size * (factors + 1) - factors * (factors - 1) // 2
-    df = len(mean) - free
-    if df <= 0:
-        return ModelFit(m2, df, float("nan"), float("nan"))
-    rmsea = float(np.sqrt(max(m2 - df, 0.0) / (df * count)))
-    return ModelFit(m2, df, float(chdtrc(df, m2)), rmsea)
+    one, two = mean[:size], mean[size:]
+    sd = np.sqrt(one * (1.0 - one))
+    wanted = (two - one[first] * one[second]) / (sd[first] * sd[second])
+    found = np.corrcoef(bits.T)[first, second]
+    return m2, len(mean) - free, float(np.sqrt(np.mean((found - wanted) ** 2)))
 
 
 def _unions(

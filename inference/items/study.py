@@ -96,6 +96,7 @@ def study_items(
     rotation: str = "none",
     posterior: Callable[[], Any] | None = None,
     labels: Labels | None = None,
+    judge: bool = True,
 ) -> ItemStudy | None:
     """Items and scores of a fitted program; None unless it regresses bits or levels on factors.
 
@@ -105,6 +106,7 @@ def study_items(
     :param posterior: gives the mean and covariance of the factors of each row where they are more
         than three.
     :param labels: test every item for a difference between these groups.
+    :param judge: compute statistics of fit, whose degrees of freedom are those of free items.
     """
     opened = open_items(program, arguments)
     if opened is None:
@@ -134,11 +136,16 @@ def study_items(
     with np.errstate(invalid="ignore"):  # where the point is no maximum, an error is NaN
         items = level_items(table, values, covariance)
     if "discrimination_se" in items:
-        spread = known.read({x: np.asarray(v) for x, v in errors.items()})
-        items["discrimination_se"] = spread["weights"][0]
+        items["discrimination_se"] = known.read(errors)["weights"][0]
+    spread = known.read({x: np.asarray(v) for x, v in errors.items()}) if errors else {}
+    for q in range(len(weights) if many else 0):
+        items[f"slope_{q + 1}"] = weights[q, first]
+        if errors:
+            items[f"slope_{q + 1}_se"] = spread["weights"][q]
     for q, each in enumerate(standard.loadings, start=1):
         items[f"loading_{q}" if many else "loading"] = each
-    plain = table.binary and "guessing" not in values
+    items["communality"] = (loadings(weights[:, first]) ** 2).sum(0)
+    plain = table.binary and "guessing" not in values and judge
     measures: dict[str, float] = {}
     lines: list[str] = []
     factors = [f"factor_{q + 1}" for q in range(len(weights))]
@@ -151,6 +158,10 @@ def study_items(
             if rotation == "oblimin":
                 value = standard.correlations[a, b]
                 lines.append(f"correlation {value:.3f} of factors {a + 1} and {b + 1}")
+    total = (standard.loadings**2).sum(1)
+    measures |= {f"ss_loadings_{q + 1}": float(x) for q, x in enumerate(total)}
+    shares = ", ".join(f"{x:.3f} ({x / len(first):.1%} of the variance)" for x in total)
+    lines.append(f"SS loadings {shares}")
     scores: dict[str, np.ndarray] = {}
     if placed is not None:
         turn = standard.turn
@@ -198,8 +209,13 @@ def _fit_lines(table: Answers, values: Values, measures: dict[str, float]) -> li
     of = model_fit(table.bits, values)
     if of.df <= 0:
         return []
-    measures |= {"m2": of.m2, "m2_df": of.df, "m2_p_value": of.p_value, "rmsea": of.rmsea}
-    return [f"M2        {of.m2:.2f}, df {of.df}, p {of.p_value:.3g}, RMSEA {of.rmsea:.4f}"]
+    names = {"df": "m2_df", "p_value": "m2_p_value"}
+    measures |= {names.get(x, x): float(value) for x, value in of._asdict().items()}
+    return [
+        f"M2        {of.m2:.2f}, df {of.df}, p {of.p_value:.3g}",
+        f"RMSEA     {of.rmsea:.4f} (90 %: {of.rmsea_low:.4f} to {of.rmsea_high:.4f}), "
+        f"SRMSR {of.srmsr:.4f}, TLI {of.tli:.4f}, CFI {of.cfi:.4f}",
+    ]
 
 
 def _grouped(
@@ -269,12 +285,13 @@ def level_items(
     for level in range(1, most + 1):
         here = columns.level == level
         name = "difficulty" if most == 1 else f"difficulty_{level}"
-        for suffix, numbers in (("", -bias / slope), ("_se", spread)):
-            if suffix and not errors:
-                continue
-            full = np.full(len(length), np.nan)
-            full[of[here]] = numbers[here]
-            items[name + suffix] = full
+        own = deviation[weights.size :][: len(bias)] if errors else spread
+        both = {name: (-bias / slope, spread), name.replace("difficulty", "intercept"): (bias, own)}
+        for called, pair in both.items():
+            for suffix, numbers in zip(("", "_se")[: 1 + errors], pair, strict=False):
+                full = np.full(len(length), np.nan)
+                full[of[here]] = numbers[here]
+                items[called + suffix] = full
     if "guessing" in values:
         guess = values["guessing"]
         items["guessing"] = guess
