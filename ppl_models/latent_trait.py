@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
@@ -19,6 +21,7 @@ def latent_trait(
     num_factors: int = 2,
     prior_weights: dist.Distribution = dist.Normal(0.0, 3.0),
     prior_bias: dist.Distribution = dist.Normal(0.0, 5.0),
+    slope: Literal["free", "equal"] = "free",
     guessing: bool = False,
     prior_guessing: dist.Distribution | None = None,
 ) -> Array:
@@ -44,6 +47,8 @@ def latent_trait(
     ``observed``  :math:`t`       (num_data, num_features)
     ============  ==============  ===============================
 
+    :param slope: "equal": all columns have the same weights, (num_factors, 1): with one factor this
+        is the 1PL, or Rasch model with the variance of the factor free.
     :param guessing: whether each column has a lower asymptote.
     :param prior_guessing: of each of them; by default Beta(5, 17), whose mode is 0.2.
 
@@ -56,7 +61,8 @@ def latent_trait(
     ((1, 7, 2), (1, 7, 16))
     """
     columns = num_columns(data, num_features)
-    weights = numpyro.sample("weights", prior_weights.expand((num_factors, columns)).to_event(2))
+    shape = (num_factors, columns if slope == "free" else 1)
+    weights = numpyro.sample("weights", prior_weights.expand(shape).to_event(2))
     bias = numpyro.sample("bias", prior_bias.expand((columns,)).to_event(1))
     low = None
     if guessing:

@@ -8,11 +8,11 @@ from typing import Any
 
 from latentbits.models.data import InputError
 
-from ..files.catalogue import methods
+from ..files.catalogue import called, find_program, methods
 from ..files.option import SEED, Option, add, settled
 from ..files.output import FIGURES, align, as_picture, check_output, write_whole
 from ..reading.anatomy import inspect as anatomy_of
-from .options import METHOD, add_options, open_given
+from .options import METHOD, add_options, open_given, own_names
 from .progress import stage
 
 MOST_SIZES = 50
@@ -65,6 +65,8 @@ def main(namespace: argparse.Namespace) -> int:
     namespace = settled(OPTIONS, namespace)
     figure = check_output("--figure", namespace.figure, FIGURES)
     name, sizes = namespace.over
+    if ":" not in namespace.model:
+        name = own_names(find_program(called(namespace.model)[0]), [(name, 0)])[0][0]
     namespace.set = [*namespace.set, (name, sizes[0])]
     try:
         given = open_given(namespace, vary=True)
@@ -130,7 +132,7 @@ def _rows(name: str, choices: list[Any], tests: list[Any]) -> list[list[str]]:
         row += [f"{x:.2f}" for x in (whole.log_likelihood, whole.aic, whole.bic)]
         row += [str(whole.num_free)] + ([] if one.entropy is None else [f"{one.entropy:.3f}"])
         if test is not None:
-            row += [f"{test.statistic:.2f}", f"{test.p_value:.3f}", f"{test.error:.3f}"]
+            row += [f"{test.statistic:.2f}", test.p_words, f"{test.error:.3f}"]
             row.append(str(test.replicates))
         rows.append(row + ["—"] * (len(heads) - len(row)))
     return rows
@@ -143,7 +145,7 @@ def _tested(name: str, choices: list[Any], tests: list[Any], namespace: argparse
     from ..items.choosing import LEVEL
 
     last = tests[-1]
-    drawn = f"p {last.p_value:.3f} ± {last.error:.3f} by {last.replicates} tables"
+    drawn = f"p {last.p_words} by {last.replicates} tables"
     small = max(one.size for one in choices if one.size < last.size)
     if last.decided(namespace.bootstrap):
         kept = last.size if last.p_value <= LEVEL else small

@@ -9,7 +9,7 @@ from typing import Any
 
 from latentbits.models.data import DATASETS
 
-from ..files.catalogue import generics, methods, programs, summary
+from ..files.catalogue import ALIASES, generics, methods, programs, summary
 
 WIDTH = 100
 DESCRIPTION = "Print what there is: models, methods, data sets, experiments, one line each."
@@ -46,6 +46,10 @@ def contents() -> dict[str, dict[str, str]]:
 
     return {
         "models": {name: _program_line(program) for name, program in programs().items()},
+        "other names": {
+            name: " ".join([program, *(f"--set {x}={v}" for x, v in settings.items())])
+            for name, (program, settings) in ALIASES.items()
+        },
         "methods": {
             **{name: summary(method) for name, method in methods().items()},
             **{name: generic.summary for name, generic in generics().items()},

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import argparse
 import ast
+import csv
 import inspect
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +24,7 @@ import numpyro.distributions as dist
 from latentbits.models.data import InputError, Said, Table, load_levels, load_table
 from latentbits.models.data.columns import KINDS
 
-from ..files.catalogue import _nearest, blame, find_program
+from ..files.catalogue import SETTINGS, _nearest, blame, called, find_program
 from ..files.option import Option
 from ..reading.anatomy import ProgramError
 from ..reading.tracing import each_value, innermost, trace_shapes
@@ -72,6 +75,8 @@ def add_table_options(parser: argparse.ArgumentParser) -> None:
         help="real, binary, categorical, ordinal, count or skip, where the guess is wrong; "
         "ordinal:low<middle<high says the order too",
     )  # fmt: skip
+    words = "answers are scored: lines of item,right answer (one item may have several lines)"
+    add("--key-of-answers", metavar="FILE", type=_answers, default={}, help=words)
     add("--group", metavar="COLUMN", help="column with the group of each row")
     words = "each row holds one answer"
     add("--long", metavar="PERSON,ITEM,RESPONSE", type=_three, help=words)
@@ -82,6 +87,7 @@ def said(namespace: argparse.Namespace, guess: bool = True) -> Said:
     return Said(
         tuple(namespace.drop), namespace.id, namespace.weights, tuple(namespace.missing),
         dict(namespace.kind), guess, namespace.group, namespace.long, namespace.header,
+        answers=namespace.key_of_answers,
     )  # fmt: skip
 
 
@@ -99,6 +105,18 @@ def _kind(text: str) -> tuple[str, str]:
             f"{text!r} must be COLUMN=KIND with {', '.join(KINDS[:-1])} or {KINDS[-1]}"
         )
     return column, kind
+
+
+def _answers(path: str) -> dict[str, tuple[str, ...]]:
+    """Item -> its right answers, from a file."""
+    try:
+        with Path(path).open(newline="", encoding="utf-8-sig") as file:
+            rows = [[x.strip() for x in row] for row in csv.reader(file) if row]
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{path}: cannot be read ({error.strerror})") from None
+    if not rows or any(len(row) != 2 for row in rows):
+        raise argparse.ArgumentTypeError(f"{path}: wanted lines of two cells, item,right answer")
+    return {item: tuple(x for y, x in rows if y == item) for item, _ in rows}
 
 
 def _three(text: str) -> tuple[str, str, str]:
@@ -122,8 +140,9 @@ def open_given(namespace: argparse.Namespace, vary: bool = False) -> Given:
 
     :param vary: columns of one value or none are left out with a note.
     """
-    name, settings = namespace.model, dict(namespace.set)
+    name, implied = called(namespace.model)
     program = find_program(name)
+    settings = {**implied, **dict(own_names(program, namespace.set))}
     _check_call(name, program, settings)
     table = _load(name, program, settings, namespace, vary and not namespace.constant)
     tell(table.notes)
@@ -133,6 +152,17 @@ def open_given(namespace: argparse.Namespace, vary: bool = False) -> Given:
     with blame(name, "fails on this table"):
         _check_memory(name, program, table, kwargs)
     return Given(name, program, table, kwargs)
+
+
+def own_names(program: Callable, pairs: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Settings by the names of the program's own arguments, where other packages have others.
+
+    >>> from latentbits.models import categorical_mixture
+    >>> own_names(categorical_mixture, [("num_classes", 3)])
+    [('num_components', 3)]
+    """
+    takes = inspect.signature(program).parameters
+    return [(x if x in takes else SETTINGS.get(x, x), value) for x, value in pairs]
 
 
 def setting(text: str) -> tuple[str, Any]:
@@ -153,7 +183,7 @@ def setting(text: str) -> tuple[str, Any]:
         tree = ast.parse(value.strip(), mode="eval").body
         if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name):
             return name, _made(tree.func.id, [ast.literal_eval(x) for x in tree.args])
-        return name, ast.literal_eval(tree)
+        return name, tree.id if isinstance(tree, ast.Name) else ast.literal_eval(tree)
     except (ValueError, SyntaxError, TypeError, AttributeError):
         raise argparse.ArgumentTypeError(
             f"{text!r}: a value is a number, True, False, None, a tuple such as (10, 5), 'text', a "
@@ -233,7 +263,7 @@ def _load(
         with blame(name, "fails on this table"):
             bits = _observes_bits(program, table.values, settings)
         if bits and problems:  # real numbers where bits are wanted
-            raise problems[0]
+            raise _advised(problems[0])
         if bits or kind == "real":
             return table
     if len(problems) == 1:
@@ -243,7 +273,24 @@ def _load(
         bits = _observes_bits(program, np.zeros((5, 3), np.float32), settings)
     except Exception:
         bits = True
-    raise problems[0 if bits else 1]
+    raise _advised(problems[0]) if bits else problems[1]
+
+
+def _advised(error: InputError) -> InputError:
+    """An error about a cell that is no bit, with the programs that take such cells."""
+    found = re.search(r"found '?(-?[\d.]+|\w+)'?, wanted 0/1", str(error))
+    if found is None:
+        return error
+    try:
+        number = float(found[1])
+    except ValueError:
+        number = 2.0  # an answer such as 'c'
+    if number == round(number):
+        words = "graded_trait takes answers on a scale, categorical_mixture any categories, and "
+        words += "--key-of-answers FILE scores right answers"
+    else:
+        words = "mixed_trait takes proportions and other numbers"
+    return InputError(f"{error}; {words}")
 
 
 def _wants_levels(program: Callable, settings: dict[str, Any]) -> bool:

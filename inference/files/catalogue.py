@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from latentbits.models.data import InputError
 
@@ -63,6 +63,32 @@ def _found() -> Iterator[tuple[str, type]]:
                 and not inspect.isabstract(member)
             ):
                 yield name, member
+
+
+ALIASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "Rasch": ("latent_trait", {"num_factors": 1, "slope": "equal"}),
+    "1PL": ("latent_trait", {"num_factors": 1, "slope": "equal"}),
+    "2PL": ("latent_trait", {"num_factors": 1}),
+    "3PL": ("latent_trait", {"num_factors": 1, "guessing": True}),
+    "MIRT": ("latent_trait", {}),
+    "GRM": ("graded_trait", {"num_factors": 1}),
+    "LCA": ("categorical_mixture", {}),
+}
+"""What analysts call a program, in any case -> the program, and its settings."""
+SETTINGS = {
+    "num_classes": "num_components", "n_classes": "num_components", "nclass": "num_components",
+    "n_components": "num_components", "n_factors": "num_factors", "nfactors": "num_factors",
+}  # fmt: skip
+"""What other packages call an argument -> what programs here call it."""
+
+
+def called(name: str) -> tuple[str, dict[str, Any]]:
+    """The program of this name or of this other name, and the settings that go with the latter.
+
+    >>> called("lca"), called("graded_trait")
+    (('categorical_mixture', {}), ('graded_trait', {}))
+    """
+    return {x.lower(): v for x, v in ALIASES.items()}.get(name.lower(), (name, {}))
 
 
 class Generic(NamedTuple):
@@ -134,8 +160,8 @@ def find_program(name: str) -> Callable:
     module_name, colon, function_name = name.partition(":")
     if not colon:
         raise InputError(
-            f"there is no program {name!r}{_nearest(name, known)}: choose one of "
-            f"{', '.join(known)}, or module:function for one of your own"
+            f"there is no program {name!r}{_nearest(name, [*known, *ALIASES])}: choose one of "
+            f"{', '.join([*known, *ALIASES])}, or module:function for one of your own"
         )
     if module_name.endswith(".py") or "/" in module_name:
         raise InputError(

@@ -50,6 +50,8 @@ class Said(NamedTuple):
     """the columns of person, item and response, in a file with one answer a row"""
     header: bool | None = None
     """whether the first row of a text file holds names; None: look"""
+    answers: Mapping[str, Sequence[str]] = {}
+    """item -> its right answers: its cells become 1 where they are, 0 where not; others go"""
     vary: bool = False
     """leave out columns of one value or none, which say nothing of what they share with others"""
 
@@ -124,6 +126,8 @@ def arrange(
         if not cells.columns:
             raise cells.error("has no column left")
     cells = cells if columns is None else cells.select(columns)
+    if said.answers:
+        cells = _scored(cells, said.answers)
     if said.vary and columns is None and 0 not in cells.cells.shape:
         same = [name for name, many in zip(cells.columns, _varied(cells), strict=True) if not many]
         notes += left_out(same, cells)
@@ -156,6 +160,20 @@ def _plain_bits(cells: Cells) -> np.ndarray:
     numbers, numeric = cells.numbers()
     bits = ((numbers == 0) | (numbers == 1) | np.isnan(numbers)).all(axis=0)
     return bits & numeric & (len(numbers) > FEWEST_ROWS)
+
+
+def _scored(cells: Cells, answers: Mapping[str, Sequence[str]]) -> Cells:
+    """Whether each answer is right; columns without a right one are left out."""
+    import pandas as pd
+
+    cells = cells.select([name for name in cells.columns if name in answers])
+    if not cells.columns:
+        raise cells.error(f"the key of answers names none of its columns, but {listed([*answers])}")
+    frame = {}
+    for place, name in enumerate(cells.columns):
+        column = Column.of(cells, place)
+        frame[place] = column.spread([x in answers[name] for x in column.words], np.nan)
+    return cells._replace(cells=pd.DataFrame(frame))
 
 
 def _without_codes(cells: Cells, codes: Sequence[str], skipped: set[str]) -> Cells:

@@ -6,15 +6,18 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.stats
 from tools import quick_run
 
 from inference import EM, QuadratureEM, standard_errors
 from inference.cli import main
-from inference.evaluation.standard_errors import covariance_of
+from inference.evaluation.standard_errors import Bound, covariance_of
 from inference.files.arviz import load
 from inference.items import statistics as items
+from inference.items.classes import by_size, open_classes, study_classes
 from inference.items.study import study_items
-from ppl_models import bernoulli_mixture, graded_trait, latent_trait
+from ppl_models import bernoulli_mixture, categorical_mixture, graded_trait, latent_trait
+from ppl_models.data import Said, load_table
 
 VALUES = {"weights": np.array([[1.0, 0.7, 1.6, 1.2]]), "bias": np.array([0.2, -0.5, 0.4, -0.1])}
 
@@ -76,6 +79,44 @@ def test_model_fit_by_counting(every):
     fit = items.model_fit(data, VALUES)
     assert fit.m2 == pytest.approx(400 * residual @ weight @ residual, rel=1e-3)
     assert fit.df == 2 and 0.0 <= fit.rmsea < 0.2
+    # Its interval: noncentral χ² at these ends has M2 as its quantiles of 95 and 5 %.
+    for end, share in ((fit.rmsea_high, 0.05), (fit.rmsea_low, 0.95)):
+        if end > 0:
+            assert scipy.stats.ncx2.cdf(fit.m2, 2, 400 * 2 * end**2) == pytest.approx(
+                share, abs=1e-6
+            )
+    means, pairs = inside @ chance, [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]
+    assert len(sets) == 10
+    gaps = []
+    for a, b in pairs:
+        joint = means[sets.index((a, b))]
+        sd = np.sqrt(means[a] * (1 - means[a]) * means[b] * (1 - means[b]))
+        gaps.append(np.corrcoef(data.T)[a, b] - (joint - means[a] * means[b]) / sd)
+    assert fit.srmsr == pytest.approx(np.sqrt(np.mean(np.square(gaps))), rel=1e-3)
+    # Of independent items M2 is the same, with slopes in the biases alone.
+    rate, own = data.mean(0), np.eye(4)
+    alone = np.prod(np.where(rows == 1, rate, 1 - rate), 1)
+    first = rate * (1 - rate)
+    slope = np.array(
+        [
+            [
+                own[s[0], i] * first[i]
+                if len(s) == 1
+                else (i in s) * first[i] * rate[list({*s} - {i})].prod()
+                for i in range(4)
+            ]
+            for s in sets
+        ]
+    )
+    residual = shares - inside @ alone
+    covariance = (inside * alone) @ inside.T - np.outer(inside @ alone, inside @ alone)
+    inverse = np.linalg.inv(covariance)
+    inner = np.linalg.inv(slope.T @ inverse @ slope)
+    weight = inverse - inverse @ slope @ inner @ slope.T @ inverse
+    null, df = 400 * residual @ weight @ residual, 6
+    tli = (null / df - fit.m2 / 2) / (null / df - 1)
+    assert fit.tli == pytest.approx(tli, rel=1e-4)
+    assert fit.cfi == pytest.approx(1 - max(fit.m2 - 2, 0) / (null - df), rel=1e-4)
 
 
 LSAT = """3 6 2 11 1 1 3 4 1 8 0 16 0 3 2 15 10 29 14 81 3 28 15 80 16 56 21 173 11 61 28 298"""
@@ -124,6 +165,63 @@ def test_the_carcinoma_slides_come_out_to_the_published_digits():
         [1.0, 0.9809, 0.8575, 0.5862, 1.0, 0.4764, 1.0],
     ]
     np.testing.assert_allclose(params["probs"][order], printed, atol=1e-4)
+    # The rest of what it prints: G², χ², residual degrees of freedom, shares by modal posterior.
+    arguments = (data,), {"num_components": 3}
+    known = open_classes(bernoulli_mixture, arguments)
+    point = by_size(known, params)
+    names = "ABCDEFG"
+    study = study_classes(bernoulli_mixture, point, {}, arguments, names, [("1", "2")] * 7, 23)
+    wanted = {"g2": 15.26171, "chi2": 20.50336, "df": 95}
+    for name, value in wanted.items():
+        assert study.measures[name] == pytest.approx(value, abs=1e-3), name
+    np.testing.assert_allclose(study.classes["share"], [0.4447, 0.3736, 0.1817], atol=1e-4)
+    np.testing.assert_allclose(study.classes["modal_size"], [0.4322, 0.3729, 0.1949], atol=1e-4)
+    assert study.profile["category"][:4].tolist() == ["1", "2", "1", "2"]
+    np.testing.assert_allclose(study.profile["class_1"][1::2], printed[2], atol=1e-4)
+    # Memberships and both entropies, by loops.
+    joint = np.array([
+        [m * np.prod(np.where(row > 0, p, 1 - p)) for m, p in zip(*point.values(), strict=True)]
+        for row in data
+    ])  # fmt: skip
+    chance = joint / joint.sum(1, keepdims=True)
+    np.testing.assert_allclose(study.scores["class_2"], chance[:, 1], atol=1e-6)
+    np.testing.assert_array_equal(study.scores["class"], chance.argmax(1) + 1)
+    lost = sum(-p * np.log(p) for p in chance.ravel() if p > 0) / len(data)
+    share = sum(-p * np.log(p) for p in point["mixing"])
+    assert study.measures["entropy"] == pytest.approx(1 - lost / np.log(3), abs=1e-5)
+    assert study.measures["entropy_r2"] == pytest.approx(1 - lost / share, abs=1e-5)
+
+
+def test_classes_of_many_categories_are_lines_in_the_order_of_the_file():
+    rng = np.random.default_rng(0)
+    data = np.stack([rng.integers(0, k, 200) for k in (2, 3, 2)], 1).astype(np.int8)
+    mask = rng.random(data.shape) < 0.8
+    point = {
+        "mixing": np.array([0.3, 0.7]),
+        "probs_2": np.array([[[0.1, 0.9], [0.2, 0.8]], [[0.6, 0.4], [0.0, 1.0]]]),
+        "probs_3": np.array([[[0.2, 0.3, 0.5]], [[0.7, 0.2, 0.1]]]),
+    }
+    kwargs = {"num_components": 2, "levels": (2, 3, 2), "mask": mask}
+    known = open_classes(categorical_mixture, ((data,), kwargs))
+    point = by_size(known, point)
+    assert point["mixing"].tolist() == [0.7, 0.3]
+    levels = [("no", "yes"), ("a", "b", "c"), ("0", "1")]
+    bounds = [Bound("probs_2", (0, 1, 0), 0.0, 0.01)]
+    study = study_classes(
+        categorical_mixture, point, point, ((data,), kwargs), "xyz", levels, 9, bounds
+    )
+    assert study.profile["item"].tolist() == list("xxyyyzz")
+    assert study.profile["category"].tolist() == ["no", "yes", "a", "b", "c", "0", "1"]
+    np.testing.assert_allclose(study.profile["class_1"], [0.6, 0.4, 0.7, 0.2, 0.1, 0.0, 1.0])
+    np.testing.assert_allclose(study.profile["class_2_se"], study.profile["class_2"])
+    assert "z = 0 in class 1 = 0 (below 0.01)" in study.lines[-2]
+    for row in range(20):
+        joint = point["mixing"].copy()
+        for column in np.flatnonzero(mask[row]):
+            site, place = ("probs_3", 0) if column == 1 else ("probs_2", column // 2)
+            joint *= point[site][:, place, data[row, column]]
+        got = [study.scores[f"class_{c}"][row] for c in (1, 2)]
+        np.testing.assert_allclose(got, joint / joint.sum(), atol=1e-12)
 
 
 def test_a_rotation_turns_scores_and_information_with_the_loadings():
@@ -210,3 +308,39 @@ def test_items_of_mixed_levels_stand_as_the_table_has_them():
     slope = np.zeros(8)
     slope[[0, 5]] = -0.7 / 1.5**2, 1.0 / 1.5  # of c / w in w and c, at the second cutpoint
     assert columns["difficulty_2_se"][0] == pytest.approx(np.sqrt(slope @ covariance @ slope))
+
+
+def test_one_slope_for_all_items_comes_out_to_the_published_digits(tmp_path, monkeypatch, capsys):
+    """As R's ``rasch(LSAT)`` prints it (Rizopoulos 2006), by the name that analysts type."""
+    monkeypatch.chdir(tmp_path)
+    rows = np.array(list(itertools.product((0, 1), repeat=5)))
+    data = np.repeat(rows, [int(x) for x in LSAT.split()], axis=0)
+    pd.DataFrame(data, columns=list("abcde")).to_csv("lsat.csv")
+    assert main(["fit", "rasch", "--data", "lsat.csv", "--out", "fit.nc"]) == 0
+    table = pd.read_csv("fit_items.csv", index_col="item")
+    difficulty = [-3.615, -1.322, -0.318, -1.730, -2.780]
+    np.testing.assert_allclose(table["difficulty"], difficulty, atol=1e-3)
+    np.testing.assert_allclose(table["discrimination"], 0.755, atol=1e-3)
+    np.testing.assert_allclose(table["discrimination_se"], 0.069, atol=1e-3)
+    measures = pd.read_csv("fit_measures.csv", index_col="measure")["value"]
+    assert measures["log_likelihood"] == pytest.approx(-2466.938, abs=1e-3)
+    assert measures["free_parameters"] == 6 and "m2" not in measures
+    printed = capsys.readouterr().out
+    assert printed.count("0.7551") == 5 and "another" not in printed
+
+
+def test_answers_are_scored_by_their_key(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.choice(list("ABCD"), (60, 3)), columns=["q1", "q2", "note"])
+    frame.loc[3, "q1"] = None
+    frame.to_csv("answers.csv", index=False)
+    (tmp_path / "key.csv").write_text("q1,B\nq2,A\nq2,C\n")
+    assert main(["check", "2PL", "--data", "answers.csv"]) == 2
+    assert "--key-of-answers FILE scores right answers" in capsys.readouterr().err
+    said = Said(answers={"q1": ("B",), "q2": ("A", "C")})
+    table = load_table("answers.csv", said=said)
+    assert table.columns == ("q1", "q2") and not table.mask[3, 0]
+    wanted = np.stack([frame.q1 == "B", frame.q2.isin(["A", "C"])], 1)
+    np.testing.assert_array_equal(table.values[table.mask], wanted[table.mask])
+    assert main(["check", "2PL", "--data", "answers.csv", "--key-of-answers", "key.csv"]) == 0
