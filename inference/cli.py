@@ -32,6 +32,7 @@ COMMANDS = {
     "transform": ("use", "where rows lie: the posterior mean of their latents"),
     "complete": ("use", "fill in missing cells with the probability that they are 1"),
     "score": ("use", "the log likelihood of each row"),
+    "shorten": ("shorten", "choose the items of a test that keep its information"),
     "compare": ("compare", "bespoke and generic inference on one program and one table"),
     "report": ("report", "the report of a comparison, written again from result.nc"),
     "calibrate": ("calibrate", "test posteriors by simulation-based calibration"),

@@ -20,6 +20,7 @@ from ..files.option import SEED, add
 from ..files.output import as_csv, check_output, versions, write_whole
 from ..items.classes import by_size, open_classes
 from ..items.fits import KIND, read_rows
+from ..items.known_items import Start, held_priors, read_items
 from ..numerics.rotation import ROTATIONS
 from ..reading.anatomy import inspect
 from ..reading.arguments import put
@@ -55,6 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     words = "save the state there; the same command goes on from it"
     option("--checkpoint", metavar="DIR", help=words)
     option("--budget", type=float, metavar="SECONDS", help="most seconds to run")
+    words = "items with parameters that are known, as FIT_items.csv has them: these are not fitted"
+    option("--fix", metavar="ITEMS.csv", help=words)
     words = "rotation of the loadings of several factors, and of their scores"
     option("--rotation", choices=ROTATIONS, default="none", help=words)
     words = (
@@ -96,6 +99,11 @@ def fit_table(given: Given, namespace: argparse.Namespace, hidden: np.ndarray | 
             )
     if namespace.plate is not None:
         settings.setdefault("plate", namespace.plate)
+    known_items: dict[str, np.ndarray] = {}
+    if namespace.fix is not None:
+        known_items = read_items(namespace.fix, given)
+        given = given._replace(kwargs={**given.kwargs, **held_priors(known_items)})
+        settings |= {"prior": True, "start": Start(known_items, given.table)}
     choice = recommend(
         given.program, given.table, anatomy, given.kwargs,
         name=given.name, method=namespace.method, settings=settings,
@@ -120,6 +128,8 @@ def fit_table(given: Given, namespace: argparse.Namespace, hidden: np.ndarray | 
             said(namespace, guess=False), _levels(given),
         )  # fmt: skip
     params, facts = _fit(given, contender, namespace, settings, valid)
+    for site, value in known_items.items():
+        params[site] = np.where(np.isnan(value), params[site], value)
     known = None
     if contender.kind == "point":
         known = open_classes(given.program, ((given.table.values,), given.kwargs))
@@ -131,7 +141,9 @@ def fit_table(given: Given, namespace: argparse.Namespace, hidden: np.ndarray | 
     groups = _groups(contender.kind, params, facts, given)
     if "posterior" in groups:  # print the draws that the file holds, brought together
         params = {x: groups["posterior"][x].values for x in params}
-    lines, tables = report(given, contender.name, contender, params, facts, settings, namespace)
+    lines, tables = report(
+        given, contender.name, contender, params, facts, settings, namespace, known_items
+    )
     if namespace.posterior and contender.kind == "point":
         more, shown = _posterior(given, params, facts.get("optima"), namespace)
         groups, lines = groups | more, [*lines, *shown]
@@ -144,7 +156,7 @@ def main(namespace: argparse.Namespace) -> int:
     given, hidden = hide(open_given(namespace, vary=True), namespace)
     given, choice, facts, groups, lines, tables = fit_table(given, namespace, hidden)
     chosen = {x: getattr(namespace, x) for x in ("steps", "starts", "seed", "patience")}
-    chosen |= {x: str(v) for x, v in choice.settings.items()}
+    chosen |= {x: str(v) for x, v in choice.settings.items() if x != "start"}
     attrs = {
         "kind": KIND, "model": given.name, "method": choice.method.name, "cells": _kind(given),
         "sizes": json.dumps(_sizes(given.kwargs)),

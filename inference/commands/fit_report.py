@@ -44,9 +44,13 @@ def report(
     facts: dict,
     settings: dict,
     namespace: argparse.Namespace,
+    known_items: dict[str, np.ndarray] | None = None,
 ) -> tuple[list[str], dict[str, Written]]:
     """What was estimated, how well it explains the rows, and how far it can be trusted; and tables
-    of measures, and of items and scores where the program has such."""
+    of measures, and of items and scores where the program has such.
+
+    :param known_items: by site, parameters that were not fitted; NaN where they were.
+    """
     from ..items.classes import table_of
     from ..items.estimates import bound_lines, errors_of, measure_fit, parameter_lines, starts_lines
 
@@ -79,10 +83,13 @@ def report(
     errors: dict[str, np.ndarray] = {}
     measures: dict[str, float] = {}
     words, bounds, prior = "", (), bool(settings.get("prior"))
+    known_items = known_items or {}
     if stop is not Stop.INTERRUPTED:
         with stage("log likelihood"):
             try:
                 fit = measure_fit(given.program, point, values, given.kwargs)
+                held = sum(int(np.isfinite(x).sum()) for x in known_items.values())
+                fit = fit._replace(num_free=fit.num_free - held)
             except ProgramError as error:
                 lines.append(f"log likelihood not computed: {error}")
             else:
@@ -107,12 +114,18 @@ def report(
                         errors, words, bounds = errors_of(
                             given.program, point, values, given.kwargs, fit.num_free, prior
                         )
+    for site in {*errors} & {*known_items}:
+        errors[site] = np.where(np.isnan(known_items[site]), errors[site], np.nan)
     lines += [f"errors    {words}"] if words else []
     study, classes = None, None
     if stop is not Stop.INTERRUPTED and not settings.get("plate"):
         with stage("items"):
             study = _items(given, name, point, errors, prior, namespace)
             classes = _classes(given, point, errors, measures.get("free_parameters", 0), bounds)
+    if study is not None and known_items:
+        held_at = np.isfinite(known_items["bias"])
+        for head in [x for x in study.items if x.endswith("_se")]:
+            study.items[head] = np.where(held_at, np.nan, study.items[head])
     lines += [] if classes is not None else bound_lines(bounds, point, columns)
     lines += study.lines + sharp_items(study.items, columns) if study is not None else []
     if not namespace.posterior:

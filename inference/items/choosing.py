@@ -303,5 +303,5 @@ def tables_like(
 
 
 def _constant(rows: np.ndarray, observed: np.ndarray) -> np.ndarray:
-    low = np.min(rows, axis=0, where=observed, initial=np.inf)
-    return low == np.max(rows, axis=0, where=observed, initial=-np.inf)
+    cells = np.where(observed, rows, np.nan)
+    return np.fmin.reduce(cells, axis=0) == np.fmax.reduce(cells, axis=0)

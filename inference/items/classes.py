@@ -199,10 +199,11 @@ def table_of(columns: dict[str, Any]) -> list[str]:
 
 def _cells(name: str, column: Any) -> list[str]:
     """Words as they are, whole numbers of counts without decimals, others with four."""
-    digits = 0 if name in ("df", "class") else 4
+    digits = 0 if name in WHOLE else 4
     return [x if isinstance(x, str) else "—" if np.isnan(x) else f"{x:.{digits}f}" for x in column]
 
 
+WHOLE = ("df", "class", "low", "high")
 HEADS = {
     "s_x2": "S-X²", "p_value": "p", "posterior_size": "by posterior", "modal_size": "by likeliest",
 }  # fmt: skip

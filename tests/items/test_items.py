@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.optimize
 import scipy.stats
 from tools import quick_run
 
@@ -344,3 +345,42 @@ def test_answers_are_scored_by_their_key(tmp_path, monkeypatch, capsys):
     wanted = np.stack([frame.q1 == "B", frame.q2.isin(["A", "C"])], 1)
     np.testing.assert_array_equal(table.values[table.mask], wanted[table.mask])
     assert main(["check", "2PL", "--data", "answers.csv", "--key-of-answers", "key.csv"]) == 0
+
+
+def test_known_items_score_and_link(tmp_path, monkeypatch, capsys):
+    """With items of a fit held, new rows have the scores of that fit, and a new item is where the
+    likelihood of all rows, summed on a fine line, is largest in it."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(1)
+    weights, bias = np.array([1.2, 0.8, 1.6, 1.0]), np.array([0.3, -0.6, 0.1, -0.2])
+    factor = rng.normal(size=(500, 1))
+    data = (rng.random((500, 4)) < 1 / (1 + np.exp(-(factor * weights + bias)))).astype(int)
+    pd.DataFrame(data, columns=list("abcd")).to_csv("rows.csv", index=False)
+    known = pd.DataFrame({"item": list("abc"), "discrimination": weights[:3]})
+    known.assign(difficulty=-bias[:3] / weights[:3]).to_csv("items.csv", index=False)
+    assert main(["fit", "2PL", "--data", "rows.csv", "--fix", "items.csv", "--out", "fit.nc"]) == 0
+    table = pd.read_csv("fit_items.csv", index_col="item")
+    np.testing.assert_allclose(table["discrimination"][:3], weights[:3], rtol=1e-5)
+    np.testing.assert_allclose(table["intercept"][:3], bias[:3], rtol=1e-5)
+    assert table["discrimination_se"].isna().tolist() == [True, True, True, False]
+    line = np.linspace(-7.0, 7.0, 701)
+    density = np.exp(-0.5 * line**2) * (line[1] - line[0]) / np.sqrt(2 * np.pi)
+
+    def minus(new):
+        w, b = np.append(weights[:3], new[0]), np.append(bias[:3], new[1])
+        prob = 1 / (1 + np.exp(-(line[:, None] * w + b)))
+        joint = np.exp(np.log(prob) @ data.T + np.log1p(-prob) @ (1 - data.T))
+        return -np.log(joint.T @ density).sum()
+
+    best = scipy.optimize.minimize(minus, [1.0, 0.0], method="Nelder-Mead", tol=1e-8).x
+    found = table.loc["d", ["discrimination", "intercept"]]
+    np.testing.assert_allclose(found, best, atol=2e-3)
+    measures = pd.read_csv("fit_measures.csv", index_col="measure")["value"]
+    assert measures["free_parameters"] == 2
+    known.to_csv("items.csv", index=False)
+    command = "fit 2PL --data rows.csv --fix items.csv --out fit.nc"
+    assert main(command.split()) == 2
+    assert "item 'a' has no number in the column difficulty" in capsys.readouterr().err
+    command = "fit LCA --set num_classes=2 --data rows.csv --fix items.csv --out f.nc"
+    assert main(command.split()) == 2
+    assert "has no slope and intercept for each item: 2PL has" in capsys.readouterr().err
