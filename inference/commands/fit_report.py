@@ -266,9 +266,9 @@ def _classes(given: Given, point: dict, errors: dict, num_free: float, bounds: A
 def _class_tables(study: Any, given: Given, namespace: argparse.Namespace) -> dict[str, Written]:
     size = len(study.classes["share"])
     rows = given.table.ids or [str(i + 1) for i in range(len(given.table.values))]
-    lines = np.arange(1, len(study.profile["item"]) + 1)
+    lines = list(range(1, len(study.profile["item"]) + 1))
     return {
-        "classes": Written(study.classes, "class", np.arange(1, size + 1), "class"),
+        "classes": Written(study.classes, "class", list(range(1, size + 1)), "class"),
         "profile": Written(study.profile, "line", lines, "line"),
         "scores": Written(study.scores, "row", rows, namespace.id or "row"),
     }

@@ -40,8 +40,8 @@ def short_form(values: Values, count: int) -> ShortForm:
     weight = weight / weight.sum()
     slope = values["weights"][0]
     sigma = 0.5 + 0.5 * np.tanh(0.5 * (points @ values["weights"] + values["bias"]))
-    low = values.get("guessing", np.zeros(len(slope)))
-    prob = low + (1.0 - low) * sigma
+    least = values.get("guessing", np.zeros(len(slope)))
+    prob = least + (1.0 - least) * sigma
     information = (slope * sigma) ** 2 * (1.0 - prob) / prob  # (S, P)
     taken: list[int] = []
     kept, held = [], np.ones(len(weight))
@@ -57,6 +57,7 @@ def short_form(values: Values, count: int) -> ShortForm:
     chance = joint / joint.sum(1, keepdims=True)
     beyond, below = np.arange(len(others) + 1), chance.cumsum(1)
     score = np.arange(count + 1)
-    ends = [score + (below < p).sum(1) for p in (0.05, 0.95)]
+    low, high = (score + (below < p).sum(1) for p in (0.05, 0.95))
     whole = 1.0 - float(weight @ (1.0 / (1.0 + information.sum(1))))
-    return ShortForm(np.array(taken), np.array(kept), score, score + chance @ beyond, *ends, whole)
+    mean = score + chance @ beyond
+    return ShortForm(np.array(taken), np.array(kept), score, mean, low, high, whole)

@@ -137,7 +137,8 @@ def model_fit(bits: np.ndarray, values: Values) -> ModelFit:
     """M₂ of rows without holes, (num_data, P), and indices of fit against independent items."""
     m2, df, srmsr = _m2(bits, values)
     if df <= 0:
-        return ModelFit(m2, df, *[float("nan")] * 4, srmsr, *[float("nan")] * 2)
+        none = float("nan")
+        return ModelFit(m2, df, none, none, none, none, srmsr, none, none)
     from scipy.special import chdtrc, chndtrinc
 
     rate = bits.mean(0).clip(1e-6, 1.0 - 1e-6)
