@@ -256,7 +256,8 @@ def _classes(given: Given, point: dict, errors: dict, num_free: float, bounds: A
 
     table = given.table
     called = {"words": ("no", "yes"), "-1/+1": ("-1", "1")}
-    levels = [x or called.get(y, ()) for x, y in zip(table.levels, table.coding, strict=True)]
+    own = table.levels or ((),) * len(table.columns)
+    levels = [x or called.get(y, ()) for x, y in zip(own, table.coding, strict=True)]
     arguments = ((table.values,), given.kwargs)
     return study_classes(
         given.program, point, errors, arguments, table.columns, levels, int(num_free), bounds

@@ -47,7 +47,7 @@ def contents() -> dict[str, dict[str, str]]:
     return {
         "models": {name: _program_line(program) for name, program in programs().items()},
         "other names": {
-            name: " ".join([program, *(f"--set {x}={v}" for x, v in settings.items())])
+            name: " ".join(["for", program, *(f"--set {x}={v}" for x, v in settings.items())])
             for name, (program, settings) in ALIASES.items()
         },
         "methods": {

@@ -22,7 +22,7 @@ def test_list_names_everything_within_100_columns(capsys):
     assert result.status == 0
     lines = result.out.splitlines()
     assert [x for x in lines if not x.startswith(" ")] == [
-        "models", "methods", "data sets", "experiments",
+        "models", "other names", "methods", "data sets", "experiments",
     ]  # fmt: skip
     assert max(map(len, lines)) <= 100
     names = {line.split()[0] for line in lines if line.startswith("  ")}

@@ -22,7 +22,7 @@ BUDGETS = {
     "inference/baselines": 625,
     "inference/evaluation": 1349,
     "inference/posterior": 550,
-    "inference/files": 1520,
+    "inference/files": 1535,
     "inference/items": 1612,
     "inference/papers": 2480,
     "inference/comparison": 2990,
