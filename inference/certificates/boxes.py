@@ -54,13 +54,9 @@ class Box(NamedTuple):
 EMPTY = Box(0, 0, 0, -np.inf, -np.inf, -np.inf, -np.inf, 0, 0)
 
 
-class Parts(NamedTuple):
-    """Bounds of the sums over the states of a box with each bit on and off, (bits,) each."""
-
-    most_on: Any
-    most_off: Any
-    least_on: Any
-    least_off: Any
+Parts = tuple[Any, ...]
+"""The most and the least of the sums over the states of a box with each bit on, and off: those of
+the one, of the other, and the least of both, (bits,) each."""
 
 
 class Rows(NamedTuple):
@@ -128,7 +124,7 @@ def bounded(kind: Kind, row: Row, box: Box, best: Tangent) -> tuple[Box, Parts]:
         highest=jnp.minimum(best.highest, box.highest), peak=low.peak,
         state=low.state.astype(jnp.int8), split=best.split,
     )  # fmt: skip
-    return box, Parts._make([*inside, low.one, low.zero])
+    return box, (*inside, low.one, low.zero)
 
 
 @partial(jax.jit, static_argnames=("kind", "refine"))
@@ -145,13 +141,11 @@ def bound(
         none = lambda x: x is None  # noqa: E731
         return jax.tree.map(lambda a, b: b if a is None else a, mine, shared, is_leaf=none)
 
-    def refined(mine: Row, box: Box) -> Box:
-        return box._replace(
-            bend=kind.diagonal(joined(mine), box.fixed == FREE, box.point, box.bend)
-        )
+    def bend(mine: Row, box: Box) -> Array:
+        return kind.diagonal(joined(mine), box.fixed == FREE, box.point, box.bend)
 
     each = jax.vmap(lambda mine, box, point: tangent(kind, joined(mine), box, point, heat))
-    boxes = jax.vmap(refined)(own, boxes) if refine else boxes
+    boxes = boxes._replace(bend=jax.vmap(bend)(own, boxes)) if refine else boxes
     score = lambda x: jnp.where(heat < 1.0, x.highest, x.upper)  # noqa: E731
 
     def going(carry: tuple) -> Array:
@@ -185,16 +179,14 @@ def bound_all(
     rows: Rows, which: np.ndarray, boxes: Box, rounds: int, best: bool, refine: bool = False
 ) -> tuple[Box, Parts]:
     """`bound` of many boxes (n, ...), of the rows of these numbers, in pieces of few sizes."""
-    floats = sum(x[0].size for x in jax.tree.leaves(rows.own)) + 4 * boxes.point.shape[-1]
-    floats += sum(x.size for x in jax.tree.leaves(rows.shared)) // 4
+    floats = sum(x.size for x in jax.tree.leaves((rows.take(which[:1]).own, rows.shared)))
     most = max(SIZES[0], HELD // floats)
     size = next((x for x in SIZES if x >= min(len(which), most)), SIZES[-1])
     parts = []
     for start in range(0, len(which), size):
         here = np.arange(start, start + size).clip(max=len(which) - 1)
         own = rows.take(which[here]).own
-        piece = jax.tree.map(lambda x, here=here: x[here], boxes)
-        heat = 0.1 if best else 1.0
+        piece, heat = jax.tree.map(lambda x, here=here: x[here], boxes), 0.1 if best else 1.0
         done = bound(rows.kind, own, rows.shared, piece, rounds, heat, refine=refine)
         count = min(size, len(which) - start)
         parts.append(jax.tree.map(lambda x, count=count: np.asarray(x)[:count], done))
@@ -316,7 +308,9 @@ def _read(rows: Rows, here: np.ndarray, boxes: Box, count: np.ndarray) -> Found:
     used = boxes.upper > -np.inf
     row, place = np.nonzero(used)
     parts = bound_all(rows, here[row], jax.tree.map(lambda x: x[row, place], boxes), 0, False)[1]
-    on, off, least_on, least_off = (_summed(x, row, len(here)) for x in parts)
+    whole = np.full((4, *boxes.point.shape), -np.inf)
+    whole[:, row, place] = parts
+    on, off, least_on, least_off = logsumexp(whole, axis=2)
     with np.errstate(over="ignore", invalid="ignore"):
         least = 1.0 / (1.0 + np.exp(off - least_on))
         most = 1.0 - 1.0 / (1.0 + np.exp(on - least_off))
@@ -327,14 +321,3 @@ def _read(rows: Rows, here: np.ndarray, boxes: Box, count: np.ndarray) -> Found:
     peak = boxes.peak.max(1)
     highest = np.maximum(boxes.highest.max(1), peak)
     return Found(lower, upper, count, listed, least, most, best, peak, highest)
-
-
-def _summed(x: np.ndarray, row: np.ndarray, num_rows: int) -> np.ndarray:
-    """log Σ exp over the boxes (n, bits) of each row."""
-    level = np.full((num_rows, x.shape[1]), -np.inf)
-    np.maximum.at(level, row, x)
-    safe = np.where(np.isfinite(level), level, 0.0)
-    total = np.zeros_like(level)
-    np.add.at(total, row, np.exp(x - safe[row]))
-    with np.errstate(divide="ignore"):
-        return safe + np.log(total)

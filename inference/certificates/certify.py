@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 from jax.scipy.special import logsumexp
 
 from ..reading.anatomy import ProgramError
@@ -91,8 +90,7 @@ def certify(
         few = reader.anatomy.num_states <= max_states
         data = data._replace(leaves=tuple(map(_double, data.leaves)))
         if few:
-            parts, how = _all_listed(reader, given, data, chunk_size), "all states listed"
-            found, gap = Found(*map(np.concatenate, zip(*parts, strict=True))), None
+            found, how = _all_listed(reader, given, data, chunk_size), "all states listed"
         else:
             if not reader.anatomy.binary:
                 other = [x.name for x in reader.anatomy.latents if not x.binary]
@@ -100,12 +98,12 @@ def certify(
                     f"the latents {other} are not binary, and {reader.anatomy.num_states} states "
                     f"of a datum are more than {max_states}: max_states= lists more"
                 )
-            found, gap, how = _by_boxes(reader, given, data, chunk_size, width, max_boxes, best)
+            found = _by_boxes(reader, given, data, chunk_size, width, max_boxes, best)
+            how = f"given the form read off (tested on {NUM_TESTS} states of each row)"
     probability = np.stack([found.least, found.most], -1)
-    gap = found.highest - found.peak if gap is None else gap
     return Certificate(
-        found.lower, found.upper, found.boxes, found.states, probability, found.best, gap,
-        found.peak, 0 if few else NUM_TESTS, f"proved, {how}",
+        found.lower, found.upper, found.boxes, found.states, probability, found.best,
+        found.highest - found.peak, found.peak, 0 if few else NUM_TESTS, f"proved, {how}",
     )  # fmt: skip
 
 
@@ -121,38 +119,38 @@ def _chunks(data: Data, size: int) -> Any:
         yield data._replace(leaves=leaves, num_data=size), min(size, data.num_data - start)
 
 
-def _all_listed(reader: Reader, params: Params, data: Data, chunk: int | None) -> list[Found]:
+def _all_listed(reader: Reader, params: Params, data: Data, chunk: int | None) -> Found:
     """Evidence and posterior by all states of each row."""
     anatomy = reader.anatomy
     table = AllStates().table(anatomy.num_values)
     size = chunk_of(chunk, len(table) * (data.width + anatomy.num_bits), data)
     local, states = anatomy.with_rows(size), table + anatomy.lowest
 
-    def run(data: Data, params: Params) -> tuple[Array, ...]:
+    def run(data: Data, params: Params) -> Any:
         table = jnp.asarray(states)[:, None]
         joint = log_joint(reader.model, local, params, table, data.whole())
         total = logsumexp(joint, axis=0)
         margin = ROUNDING * (len(table) ** 0.5 + jnp.abs(joint.max(0)) * data.width)
         share = jnp.exp(joint - total).T @ jnp.asarray(states == 1, float)
-        top = jnp.argmax(joint, 0)
-        return total, margin, share, jnp.asarray(states)[top], joint.max(0)
+        none, peak, slack = jnp.zeros(size, int), joint.max(0), 2.0 * margin[:, None]
+        return (
+            total - margin, total + margin, none, none + len(states),
+            jnp.clip(share - slack, 0, 1), jnp.clip(share + slack, 0, 1),
+            jnp.asarray(states)[jnp.argmax(joint, 0)], peak, peak,
+        )  # fmt: skip
 
-    parts = []
-    for piece, count in _chunks(data, size):
-        told = compiled(run, piece)(piece.leaves, params)
-        total, margin, share, best, peak = (np.asarray(x)[:count] for x in told)
-        slack = 2.0 * margin[:, None]
-        parts.append(Found(
-            total - margin, total + margin, np.zeros(count, int), np.full(count, len(table)),
-            np.clip(share - slack, 0, 1), np.clip(share + slack, 0, 1), best, peak, peak,
-        ))  # fmt: skip
-    return parts
+    told = ((compiled(run, x)(x.leaves, params), count) for x, count in _chunks(data, size))
+    return _end_to_end([[np.asarray(x)[:count] for x in found] for found, count in told])
+
+
+def _end_to_end(parts: list[Any]) -> Found:
+    return Found._make([np.concatenate(x) for x in zip(*parts, strict=True)])
 
 
 def _by_boxes(
     reader: Reader, params: Params, data: Data, chunk: int | None, width: float, max_boxes: int,
     best: bool,
-) -> tuple[Found, np.ndarray, str]:  # fmt: skip
+) -> Found:  # fmt: skip
     plan = choose(reader, params, data)
     parts: list[Any] = []
     size = chunk_of(chunk, NUM_TESTS * data.width + reader.anatomy.num_bits**2, data)
@@ -169,12 +167,10 @@ def _by_boxes(
             )
         rows = Rows(plan.kind, form.own, form.shared)
         found = solve(rows, np.asarray(form.bend), width, max_boxes)
-        gap = found.highest - found.peak
         if best:
-            _prove_best(rows, np.asarray(form.bend), found, gap, max_boxes)
-        parts.append(tuple(np.asarray(x)[:count] for x in (*found, gap)))
-    *whole, gap = map(np.concatenate, zip(*parts, strict=True))
-    return Found(*whole), gap, f"given the form read off (tested on {NUM_TESTS} states of each row)"
+            _prove_best(rows, np.asarray(form.bend), found, max_boxes)
+        parts.append([x[:count] for x in found])
+    return _end_to_end(parts)
 
 
 def _read(plan: Plan, reader: Reader, params: Params, data: Data) -> Form:
@@ -193,15 +189,13 @@ def _worst(form: Form, plan: Plan) -> int | None:
     return int(np.argmax(off)) if off.any() else None
 
 
-def _prove_best(
-    rows: Rows, bend: np.ndarray, found: Found, gap: np.ndarray, max_boxes: int
-) -> None:
-    """Split on where the best state is not proved, and put into `gap` what is left."""
-    where = np.flatnonzero(gap > 0)
+def _prove_best(rows: Rows, bend: np.ndarray, found: Found, max_boxes: int) -> None:
+    """Split on where the best state is not proved, and put into `found` what comes of it."""
+    where = np.flatnonzero(found.highest > found.peak)
     if len(where):
         more = solve(rows.take(where), bend[where], 0.0, max_boxes, best=True)
         better = more.peak > found.peak[where]
         found.best[where[better]] = more.best[better]
         found.peak[where[better]] = more.peak[better]
         highest = np.minimum(found.highest[where], more.highest)
-        gap[where] = np.maximum(highest - found.peak[where], 0.0)
+        found.highest[where] = np.maximum(highest, found.peak[where])

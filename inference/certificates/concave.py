@@ -180,8 +180,7 @@ def moved_diagonal(pairs: Array, weight: Array, rounds: int = 100) -> Array:
     root = jnp.sqrt(share)
     rest = (pairs - jnp.diag(diagonal)) / root / root[:, None]
     largest = jnp.linalg.eigvalsh(rest)[-1]
-    margin = ROUNDING * num_bits * (jnp.abs(rest).sum(1).max())
-    return diagonal + (largest + margin) * share
+    return diagonal + (largest + ROUNDING * num_bits * jnp.abs(rest).sum(1).max()) * share
 
 
 def settings(num_bits: int) -> np.ndarray:

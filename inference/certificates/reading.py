@@ -22,6 +22,7 @@ from ..reading.handlers import states
 from ..reading.log_joint import local_sites, log_joint, quadratic_of
 from ..reading.reader import Reader
 from ..reading.state_sums import within_rows
+from ..reading.states import AtMost
 from ..reading.tracing import dependence, explained, run_abstractly, trace_of
 from ..rows.chunks import Rows as Data
 from ..types import Arguments, Params
@@ -56,11 +57,6 @@ def test_states(num_bits: int) -> np.ndarray:
     """Random states of every density, (tests, bits)."""
     rng = np.random.default_rng(0)
     return (rng.random((NUM_TESTS, num_bits)) < rng.random((NUM_TESTS, 1))).astype(np.int32)
-
-
-def single_states(num_bits: int) -> np.ndarray:
-    """None on, and each bit alone: (1 + bits, bits)."""
-    return np.concatenate([np.zeros((1, num_bits)), np.eye(num_bits)]).astype(np.int32)
 
 
 class Form(NamedTuple):
@@ -182,7 +178,8 @@ class Table(NamedTuple):
     @property
     def states(self) -> np.ndarray:
         """Single ones, and the same for each setting of the upper bits."""
-        parts, lower = [single_states(self.num_bits)], single_states(self.num_bits - self.upper)
+        single = lambda count: AtMost(1).table((2,) * count)  # noqa: E731
+        parts, lower = [single(self.num_bits)], single(self.num_bits - self.upper)
         for bits in settings(self.upper):
             parts.append(np.concatenate([np.tile(bits, (len(lower), 1)), lower], 1))
         return np.concatenate(parts).astype(np.int32)

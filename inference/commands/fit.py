@@ -19,7 +19,7 @@ from ..files.catalogue import blame, find_method
 from ..files.option import SEED, add
 from ..files.output import as_csv, check_output, versions, write_whole
 from ..items.classes import by_size, open_classes
-from ..items.fits import KIND, read_rows
+from ..items.fits import KIND, certified, read_rows
 from ..items.known_items import Start, held_priors, read_items
 from ..numerics.rotation import ROTATIONS
 from ..reading.anatomy import inspect
@@ -64,6 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "draw the posterior of the parameters about the fit; `complete`, `score` average over it"
     )
     option("--posterior", action="store_true", help=words)
+    words = "prove a bracket of the log likelihood, and write its widths beside the fit"
+    option("--certify", action="store_true", help=words)
     add(parser, {"method": METHOD, "seed": SEED})
 
 
@@ -84,7 +86,7 @@ def fit_table(given: Given, namespace: argparse.Namespace, hidden: np.ndarray | 
     :param hidden: cells that the fit does not see and is scored on, (num_cells, 2).
     """
     from ..comparison.recommend import recommend
-    from .fit_report import held_out, report
+    from .fit_report import Written, held_out, report
 
     settings = dict(namespace.option)
     with blame(given.name):
@@ -114,6 +116,8 @@ def fit_table(given: Given, namespace: argparse.Namespace, hidden: np.ndarray | 
             f"--posterior: wanted a point estimate without --rotation, and {contender.name} "
             f"{'draws by itself' if contender.kind != 'point' else 'would be rotated'}"
         )
+    if namespace.certify and contender.kind != "point":
+        raise InputError(f"--certify: wanted a point estimate, and {contender.name} draws")
     if namespace.rotation != "none" and contender.kind != "point":
         raise InputError(
             f"--rotation {namespace.rotation}: {contender.name} draws, and a point estimate alone "
@@ -148,6 +152,13 @@ def fit_table(given: Given, namespace: argparse.Namespace, hidden: np.ndarray | 
         more, shown = _posterior(given, params, facts.get("optima"), namespace)
         groups, lines = groups | more, [*lines, *shown]
     lines += [] if hidden is None else held_out(given, params, hidden)
+    if namespace.certify:
+        point: Any = {x: np.asarray(v)[0, 0] for x, v in params.items()}
+        with stage("certificates"), blame(given.name):
+            columns, proved = certified(given.program, point, given.table.values, given.kwargs)
+        lines.append(proved)
+        rows = given.table.ids or [str(i + 1) for i in range(len(columns["width"]))]
+        tables["certificates"] = Written(columns, "row", rows, namespace.id or "row")
     return Fit(given, choice, facts, groups, lines, tables)
 
 
@@ -180,7 +191,7 @@ def main(namespace: argparse.Namespace) -> int:
         print(line)
     save(groups, out, attrs, "--out")
     print(f"fit       {namespace.out}")
-    for what, table in tables.items() if "scores" in tables else ():
+    for what, table in tables.items() if {"scores", "certificates"} & {*tables} else ():
         file = out.with_name(f"{out.stem}_{what}.csv")
         digits = 10 if what == "measures" else 6
         write_whole(file, as_csv({table.head: table.names, **table.columns}, digits), "--out")

@@ -6,13 +6,13 @@ import argparse
 from typing import Any
 
 import numpy as np
-from latentbits.models.data import Said
+from latentbits.models.data import InputError, Said
 from latentbits.models.data.cells import level
 from latentbits.models.data.tables import read_cells
 
 from ..files.catalogue import blame
 from ..files.output import as_csv, check_output, write_whole
-from ..items.fits import complete, load_fit, read_rows, score, transform
+from ..items.fits import certified, complete, load_fit, read_rows, score, transform
 from ..reading.arguments import check_params
 from .options import add_table_options, said
 from .progress import stage
@@ -23,6 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", metavar="FILE", required=True, help="the rows")
     parser.add_argument("--model", metavar="MODEL", help="the program, if it is your own")
     add_table_options(parser)
+    if parser.prog.endswith(" score"):
+        words = "prove a bracket of each row's log likelihood: columns lower, upper, width"
+        parser.add_argument("--certify", action="store_true", help=words)
     parser.add_argument("--out", metavar="FILE.csv", required=True, help="where to write")
 
 
@@ -38,6 +41,14 @@ def main(namespace: argparse.Namespace) -> int:
     work = {"transform": transform, "complete": complete, "score": score}[namespace.called]
     with stage(f"{namespace.called} {len(table.values)} rows"):
         names, values, words = work(fit, table)
+        if getattr(namespace, "certify", False):
+            if any(len(x) > 1 for x in fit.params.values()):
+                raise InputError("--certify: wanted a fit to a point, and this one holds draws")
+            with blame(namespace.fit):
+                kwargs = {} if table.mask.all() else {"mask": table.mask}
+                more, proved = certified(fit.program, point, table.values, kwargs | fit.sizes)
+            names, values = [*names, *more], np.stack([*values.T, *more.values()], 1)
+            words = f"{words}\n{proved}"
     values = np.asarray(values, object)
     if namespace.called == "complete":
         seen = written(namespace.data, namespace.key, spoken, fit.columns)

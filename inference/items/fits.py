@@ -119,6 +119,15 @@ def score(fit: Fit, table: Table) -> Answer:
     return ["log_likelihood", "error"], np.stack([value, error], 1), words
 
 
+def certified(program: Callable, point: Any, values: Any, kwargs: Any) -> tuple[Any, str]:
+    """Columns of a proved bracket of the log likelihood of each row, and words."""
+    from ..certificates.certify import certify
+
+    proved = certify(program, point, values, **kwargs)
+    columns = {"lower": proved.lower, "upper": proved.upper, "width": proved.width}
+    return columns, f"certified {proved}"
+
+
 def complete(fit: Fit, table: Table) -> Answer:
     """Every cell: what was seen, or the probability that it is 1 given the rest of its row."""
     from ..evaluation.prediction import cell_probabilities

@@ -347,6 +347,21 @@ def test_score_is_the_log_likelihood_of_what_was_seen(fitted):
     np.testing.assert_allclose(values[:, 1], wanted, rtol=1e-4)
 
 
+def test_certificates_beside_scores_and_fits(fitted, capsys):
+    """A mixture has few states: all of them are listed, and the brackets have no width."""
+    names, values = use("score", fitted, "--certify")
+    assert names == ["row", "log_likelihood", "error", "lower", "upper", "width"]
+    np.testing.assert_allclose(values[:, 3], values[:, 1], rtol=1e-4)
+    assert (values[:, 3] <= values[:, 4]).all() and (values[:, 5] < 1e-6).all()
+    out = fitted[0] / "proved.nc"
+    command = ["fit", "bernoulli_mixture", "--data", str(fitted[0] / "old.csv"), "--out", str(out)]
+    options = ["--set", "num_components=3", "--missing", "-9", "--steps", "3", "--certify"]
+    assert main([*command, *options]) == 0
+    assert "certified log likelihood in [-" in capsys.readouterr().out
+    widths = load(out)[0]["certificates"]["width"].values
+    assert widths.shape == (40,) and (widths < 1e-6).all()
+
+
 def test_transform_gives_the_chance_of_each_component(fitted):
     names, values = use("transform", fitted)
     both = joint(fitted[3], MADE.values[40:], fitted[4])

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 BUDGETS = {
     "inference/reading": 4745,
     "inference/running": 1228,
-    "inference/certificates": 1000,
+    "inference/certificates": 973,
     "inference/rows": 445,
     "inference/compiling.py": 165,
     "inference/numerics": 707,
