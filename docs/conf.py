@@ -7,7 +7,10 @@ needs no network, and what it writes loads nothing from elsewhere: formulas are 
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import io
+import os
 import re
 import shutil
 from itertools import pairwise
@@ -15,6 +18,8 @@ from pathlib import Path
 
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
+from latentbits.inference.cli import COMMANDS, make_parser
+from latentbits.inference.comparison.checks import RULES
 from numpyro.infer.mcmc import MCMCKernel
 from sphinx.addnodes import pending_xref
 
@@ -62,6 +67,21 @@ def write_api() -> None:
         lines += [f"## {title}", "", "```{eval-rst}", ".. autosummary::", "   :toctree: api", ""]
         lines += [listed, "```", ""]
     (HERE / "api.md").write_text("\n".join(lines))
+
+
+def write_commands() -> None:
+    """The page of every command with its options, as `latentbits COMMAND --help` prints them, and
+    the rules by which a comparison judges."""
+    os.environ["COLUMNS"] = "88"
+    lines = ["# Commands", "", "What `latentbits COMMAND --help` prints.", ""]
+    for name in COMMANDS:
+        shown = io.StringIO()
+        with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
+            make_parser([name]).parse_args([name, "--help"])
+        lines += [f"## {name}", "", "```text", shown.getvalue().rstrip(), "```", ""]
+    (HERE / "commands.md").write_text("\n".join(lines))
+    title = "# The rules of the verdict"
+    (HERE / "verdict.md").write_text(f"{title}\n\n```text\n{RULES.rstrip()}\n```\n")
 
 
 def copy_notebooks() -> None:
@@ -131,6 +151,7 @@ def formula(translator, node, *, block):
 
 def setup(app):
     write_api()
+    write_commands()
     copy_notebooks()
     app.connect("autodoc-process-docstring", keep_columns)
     app.connect("autodoc-process-signature", own_signature)

@@ -169,6 +169,6 @@ constraint
 #   iteration and no likelihood, and is done before a sampler has compiled.
 # - Little is lost: its likelihood is near that expected of maximum likelihood, and its intervals
 #   (`factor_errors`) hold the true eigenvalues and loadings as often as they should. What the paper
-#   claims beyond is held against measurements in [the papers and ours](../docs/papers.md).
+#   claims beyond is held against measurements in [the papers and ours](../docs/results.md).
 # - The inverted matrix need not be a correlation matrix, in a sample or at all: look at its
 #   negative eigenvalues before its positive ones.

@@ -181,6 +181,6 @@ race.paths
 # - Where bits are uncorrelated in pairs, such as three of which the product is +1 with probability
 #   0.9, principal components have nothing to work with, and four units predict a bit as well as the
 #   true distribution does (`latentbits reproduce combination-theory`; on digits it is the other way
-#   round: [the papers and ours](../docs/papers.md)).
+#   round: [the papers and ours](../docs/results.md)).
 # - Units may be exchanged without changing the likelihood: draws are matched before $\hat R$ of
 #   single parameters is computed, and the log joint is monitored as well.

@@ -163,6 +163,6 @@ limits
 #   and of causes with a strength, the true kind fits best on each set (`python
 #   benchmarks/reproduce.py bsc-causes`). On image patches globular fields come with many causes,
 #   13 of 700 and none of 200, and are few (`bsc-patches`): [the papers and
-#   ours](../docs/papers.md) has both tables.
+#   ours](../docs/results.md) has both tables.
 # - EM with several starts finds the best optimum in seconds. NUTS, which has to move between
 #   optima, does not pass its checks on these data in as long.

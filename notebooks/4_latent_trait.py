@@ -103,7 +103,7 @@ for name, ours, paper in zip("Cμ", read_off(fit.params), by_hand(fit.params), s
 # own sides of the lines at which a bit is as likely one as zero. So do ours, drawn from posterior
 # means $\boldsymbol\mu_n$; the patterns are random, so positions and orientation are not
 # comparable. Principal components of such tables make maps as good as these (`latentbits reproduce
-# trait-pca`, [the papers and ours](../docs/papers.md)); what the model adds are likelihoods,
+# trait-pca`, [the papers and ours](../docs/results.md)); what the model adds are likelihoods,
 # ellipses, lines and missing cells.
 
 # %%

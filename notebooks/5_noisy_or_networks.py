@@ -176,7 +176,7 @@ for name in ("lines_recovered", "patterns_recovered", "test_log_likelihood"):
 # - As learning proceeds, a row ends more often in its most probable state, with probability 0.04,
 #   0.84 and 0.96 after 0, 3 and 10 epochs; as draws from the posterior such states become *less*
 #   accurate (`latentbits reproduce noisyor-learning`, computed exactly, in
-#   [the papers and ours](../docs/papers.md)).
+#   [the papers and ours](../docs/results.md)).
 # - The recipe depends on its start: over 100 sets of data it finds all ten lines in 14 and all four
 #   patterns in none, the search both in all 100 (`latentbits reproduce noisyor-lines --full
 #   --recipe paper`, and without the recipe).

@@ -5,7 +5,7 @@ Where no document is without a word, those without were left out of the table, a
 are those given at least one word. On 20 newsgroups, 16 242 documents of 100 words (seed 0, 84 s on
 two server cores): −13.54 nats per held-out document for 180 causes, −13.60 for a smoothed mixture
 of 100 components, chosen on a fifth of the training rows, −15.79 for independent words.
-docs/papers.md says why the condition matters.
+docs/results.md says why the condition matters.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ ROUNDS = 8
 """In which the patches find their states, before anything is learned."""
 FIRST_STEPS, LONGER = 3, 1.8
 """EM is slow where causes overlap: below 2 a longer step still comes to rest where EM does
-(Salakhutdinov & Roweis 2003). 1.8 was chosen by the PSNR of House (docs/papers.md)."""
+(Salakhutdinov & Roweis 2003). 1.8 was chosen by the PSNR of House (docs/results.md)."""
 PEAK = 255.0
 """The largest grey value: what the noise is compared with."""
 

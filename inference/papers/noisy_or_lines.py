@@ -21,7 +21,7 @@ internal representations obtained with limited Gibbs sampling become increasingl
 all weights at the same time: 'This does not produce good results, however, because there is nothing
 to prevent the model from learning overly strong priors.' §5: 'Gibbs sampling was stopped if the
 maximum state change probability was less than 0.05', so that a row stops because its state is sure
-of itself. What comes out stands in docs/papers.md. Ten units have 1024 states. The state that the
+of itself. What comes out stands in docs/results.md. Ten units have 1024 states. The state that the
 stopping rule ends in has a distribution over them, which is computed here and not sampled; so has
 the prior that a layer above makes.
 """
