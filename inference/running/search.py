@@ -148,7 +148,9 @@ def remaining(losses: Array) -> Array:
     first, last = losses[0] - losses[1], losses[1] - losses[2]
     rate = jnp.clip(last / first, 0.0, 0.99)
     left = jnp.abs(last) * rate / (1.0 - rate)
-    return jnp.where(jnp.isfinite(left), left, jnp.abs(last))
+    # Before the third step the history begins with zeros, and tells nothing of the rate.
+    known = jnp.isfinite(left) & (first > 0) & (losses[0] != 0)
+    return jnp.where(known, left, jnp.abs(last))
 
 
 @jax.jit
