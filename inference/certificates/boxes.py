@@ -42,7 +42,7 @@ class Box(NamedTuple):
 
     fixed: Any  # (bits,) the value of each bit, or FREE
     point: Any  # (bits,) where its tangent touches
-    bend: Any  # (bits,) what is moved from the diagonal
+    shift: Any  # (bits,) what is moved from the diagonal
     upper: Any  # of the log of the sum over its states
     lower: Any
     highest: Any  # at least the largest log joint
@@ -87,7 +87,7 @@ def tangent(kind: Kind, row: Row, box: Box, point: Array, heat: Array) -> tuple[
     :param heat: of the distribution whose mean the best point is: 1 for sums, small for maxima.
     """
     free = box.fixed == FREE
-    at = kind.relaxed(row, box.bend, free, point)
+    at = kind.relaxed(row, box.shift, free, point)
     slope = jnp.where(free, at.slope, 0.0)
     base = at.value - slope @ point
     soft = jnp.where(free, nn.softplus(slope), 0.0)
@@ -141,11 +141,11 @@ def bound(
         none = lambda x: x is None  # noqa: E731
         return jax.tree.map(lambda a, b: b if a is None else a, mine, shared, is_leaf=none)
 
-    def bend(mine: Row, box: Box) -> Array:
-        return kind.diagonal(joined(mine), box.fixed == FREE, box.point, box.bend)
+    def shift(mine: Row, box: Box) -> Array:
+        return kind.diagonal(joined(mine), box.fixed == FREE, box.point, box.shift)
 
     each = jax.vmap(lambda mine, box, point: tangent(kind, joined(mine), box, point, heat))
-    boxes = boxes._replace(bend=jax.vmap(bend)(own, boxes)) if refine else boxes
+    boxes = boxes._replace(shift=jax.vmap(shift)(own, boxes)) if refine else boxes
     score = lambda x: jnp.where(heat < 1.0, x.highest, x.upper)  # noqa: E731
 
     def going(carry: tuple) -> Array:
@@ -226,19 +226,19 @@ def gaps_of(boxes: Box, best: bool) -> np.ndarray:
     return np.where((boxes.fixed == FREE).any(-1), gap, -np.inf)
 
 
-def solve(rows: Rows, bend: np.ndarray, width: float, max_boxes: int, best: bool = False) -> Found:
+def solve(rows: Rows, shift: np.ndarray, width: float, max_boxes: int, best: bool = False) -> Found:
     """Split until each row's bracket is as narrow as `width`, or has `max_boxes`.
 
-    :param bend: (rows, bits) what is moved from the diagonal at first.
+    :param shift: (rows, bits) what is moved from the diagonal at first.
     :param best: look for the most probable state in place of the sum.
     """
-    table, (num_rows, num_bits) = settings(rows.kind.upper), bend.shape
+    table, (num_rows, num_bits) = settings(rows.kind.upper), shift.shape
     used = len(table)
     fixed = np.full((num_rows, used, num_bits), FREE, np.int8)
     fixed[..., : rows.kind.upper] = table
     each = np.zeros((num_rows, used))
     boxes = Box(
-        fixed, each[..., None] + np.full(num_bits, 0.5), each[..., None] + bend[:, None],
+        fixed, each[..., None] + np.full(num_bits, 0.5), each[..., None] + shift[:, None],
         each + np.inf, each - np.inf, each + np.inf, each - np.inf, fixed * 0, each.astype(int),
     )  # fmt: skip
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), boxes)

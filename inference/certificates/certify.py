@@ -166,9 +166,9 @@ def _by_boxes(
                 "that of the form which the program has in others"
             )
         rows = Rows(plan.kind, form.own, form.shared)
-        found = solve(rows, np.asarray(form.bend), width, max_boxes)
+        found = solve(rows, np.asarray(form.shift), width, max_boxes)
         if best:
-            _prove_best(rows, np.asarray(form.bend), found, max_boxes)
+            _prove_best(rows, np.asarray(form.shift), found, max_boxes)
         parts.append([x[:count] for x in found])
     return _end_to_end(parts)
 
@@ -189,11 +189,11 @@ def _worst(form: Form, plan: Plan) -> int | None:
     return int(np.argmax(off)) if off.any() else None
 
 
-def _prove_best(rows: Rows, bend: np.ndarray, found: Found, max_boxes: int) -> None:
+def _prove_best(rows: Rows, shift: np.ndarray, found: Found, max_boxes: int) -> None:
     """Split on where the best state is not proved, and put into `found` what comes of it."""
     where = np.flatnonzero(found.highest > found.peak)
     if len(where):
-        more = solve(rows.take(where), bend[where], 0.0, max_boxes, best=True)
+        more = solve(rows.take(where), shift[where], 0.0, max_boxes, best=True)
         better = more.peak > found.peak[where]
         found.best[where[better]] = more.best[better]
         found.peak[where[better]] = more.peak[better]

@@ -109,13 +109,13 @@ class QuadraticKind(NamedTuple):
 
     upper: int = 0
 
-    def relaxed(self, row: Row, bend: Array, free: Array, point: Array) -> Relaxed:
-        """At a point, with `bend` moved from the diagonal to the linear part."""
+    def relaxed(self, row: Row, shift: Array, free: Array, point: Array) -> Relaxed:
+        """At a point, with `shift` moved from the diagonal to the linear part."""
         del free
         pull = row["pairs"] @ point
-        value = row["constant"] + point @ (row["linear"] + 0.5 * pull + 0.5 * bend * (1.0 - point))
-        slope = row["linear"] + pull + bend * (0.5 - point)
-        return Relaxed(value, slope, bend, row["sums"] + bend, row["margin"])
+        value = row["constant"] + point @ (row["linear"] + 0.5 * pull + 0.5 * shift * (1.0 - point))
+        slope = row["linear"] + pull + shift * (0.5 - point)
+        return Relaxed(value, slope, shift, row["sums"] + shift, row["margin"])
 
     def lower(self, row: Row, free: Array, point: Array) -> Lower:
         """The larger of the listed states and of Jensen's bound at independent bits."""
@@ -206,9 +206,9 @@ class SitesKind(NamedTuple):
         which = (point[: self.upper] > 0.5) @ places
         return row["constant"][which], row["linear"][which]
 
-    def relaxed(self, row: Row, bend: Array, free: Array, point: Array) -> Relaxed:
+    def relaxed(self, row: Row, shift: Array, free: Array, point: Array) -> Relaxed:
         """At a point."""
-        del bend
+        del shift
         constant, slope = self._linear(row, point)
         value, curve = constant + slope @ point, jnp.zeros(len(point))
         spread = curve

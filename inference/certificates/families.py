@@ -45,9 +45,9 @@ class Family(NamedTuple):
             steep, each = slope(predictor)
             most = (power * self.most(site))[:, None]
             return each, steep, jnp.broadcast_to(most, predictor.shape)
-        (steep, each), (bend, _) = jax.jvp(slope, (predictor,), (jnp.ones_like(predictor),))
+        (steep, each), (curve, _) = jax.jvp(slope, (predictor,), (jnp.ones_like(predictor),))
         # Where it is −∞ autodiff has a slope of 0.
-        return each, steep, jnp.where(jnp.isneginf(each)[:, None], jnp.inf, jnp.abs(bend))
+        return each, steep, jnp.where(jnp.isneginf(each)[:, None], jnp.inf, jnp.abs(curve))
 
     def sharpest(self, low: Array, high: Array, site: dict[str, Any]) -> Array:
         """Where between two predictors the curvature is largest, if it is at neither end."""

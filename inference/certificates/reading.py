@@ -64,7 +64,7 @@ class Form(NamedTuple):
 
     own: Row
     shared: Row
-    bend: Array  # (rows, bits)
+    shift: Array  # (rows, bits)
     error: Array  # (rows,) largest difference from the program on the random states
     size: Array  # (rows,) largest log joint there
 
@@ -106,11 +106,11 @@ def read_quadratic(
     whole = jnp.abs(form.constant) + jnp.abs(form.linear).sum(0) + 0.5 * sums.sum(-1)
     margin = 4.0 * error + ROUNDING * (whole + (1 + num_bits) ** 2 * each / 16.0)
     rounds = 1000 if len(matrix) == 1 else 100
-    bend = jax.vmap(lambda x: moved_diagonal(x, jnp.ones(num_bits), rounds))(matrix)
-    bend = jnp.broadcast_to(bend, (anatomy.num_data, num_bits))
+    shift = jax.vmap(lambda x: moved_diagonal(x, jnp.ones(num_bits), rounds))(matrix)
+    shift = jnp.broadcast_to(shift, (anatomy.num_data, num_bits))
     rows = {"constant": form.constant, "linear": form.linear.T, "margin": margin,
             "pairs": matrix, "sums": sums}  # fmt: skip
-    return Form(*parted(rows, anatomy.num_data), bend, error, size)
+    return Form(*parted(rows, anatomy.num_data), shift, error, size)
 
 
 # --- by sites
@@ -359,8 +359,8 @@ def read_sites(
     error = apart(whole, direct).max(0)
     form = {"constant": constant, "linear": slopes, "margin": 4.0 * error, "sites": sites}
     size = jnp.where(jnp.isfinite(direct), jnp.abs(direct), 0.0).max(0)
-    bend = jnp.zeros((num_data, anatomy.num_bits))
-    return Form(*parted(form, num_data), bend, error, size)
+    shift = jnp.zeros((num_data, anatomy.num_bits))
+    return Form(*parted(form, num_data), shift, error, size)
 
 
 # --- which of them
