@@ -254,7 +254,7 @@ def _fit(
         facts = draws._asdict()
         del facts["stop"]  # it says that there was no more time, not that anything converged
         if len(draws.starts) > 1:
-            facts["optima"] = optima_of(draws.starts)
+            facts["optima"] = optima_of(np.tile(draws.starts, (3, 1)))
         if contender.kind != "point":
             facts["checks"] = _checks(contender.kind, draws, given.program, arguments)
         return draws.params, facts
@@ -298,7 +298,7 @@ def _fit(
     names = ("seconds", "compile_seconds", "reason", "losses", "stop", "optima")
     facts = {x: getattr(result, x) for x in names}
     if isinstance(engine, Restarts):
-        facts["optima"] = optima_of(np.asarray(result.state.losses))
+        facts["optima"] = optima_of(np.tile(np.asarray(result.state.losses), (3, 1)))
     return {x: np.asarray(v)[None, None] for x, v in result.params.items()}, facts
 
 

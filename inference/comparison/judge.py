@@ -324,7 +324,7 @@ def starts_of(losses: np.ndarray, num_rows: int) -> dict[str, Any]:
         "starts": len(losses),
         "starts_near": int((behind <= CLOSE).sum()),
         "starts_behind": float(behind[1]),
-        "starts_another": optima_of(losses).better,
+        "starts_another": optima_of(np.tile(losses, (3, 1))).better,
     }
 
 

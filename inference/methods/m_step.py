@@ -25,15 +25,14 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from numpyro import handlers
-from numpyro.distributions import constraints
 from numpyro.distributions.transforms import biject_to
 
-from ..numerics.acceleration import Angles, Maps, Roots
+from ..numerics.acceleration import Maps
 from ..numerics.quasi_newton import minimise
 from ..reading.forms import About
 from ..reading.log_joint import log_shared, row_function
 from ..reading.reader import Reader, shared_hessian
-from ..reading.tracing import each_value, trace_of, undrawn
+from ..reading.tracing import trace_of, undrawn
 from ..rows.chunks import Rows, map_over_chunks, over_rows, sum_over_chunks
 from ..types import Arguments, Params
 from .shared import Expectation
@@ -48,24 +47,12 @@ def transforms(reader: Reader, params: Params, arguments: Arguments) -> Maps:
 
 
 def transforms_of(
-    model: Callable,
-    names: Sequence[str],
-    params: Params,
-    arguments: Arguments,
-    into: Callable[[Any], Any] = biject_to,
+    model: Callable, names: Sequence[str], params: Params, arguments: Arguments
 ) -> Maps:
-    """The same for sites that are named, by the map into each support."""
+    """The same for sites that are named."""
     supports = supports_of(model, names, params, arguments)
     nothing = lambda x: x  # noqa: E731
-    return Maps({x: nothing if of is None else into(of) for x, of in supports.items()})
-
-
-def by_information(support: Any) -> Any:
-    """The map to a support; probabilities are in units of their information."""
-    each = each_value(support)
-    if each is constraints.unit_interval:
-        return Angles()
-    return Roots() if each is constraints.simplex else biject_to(support)
+    return Maps({x: nothing if of is None else biject_to(of) for x, of in supports.items()})
 
 
 def supports_of(

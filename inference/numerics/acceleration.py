@@ -18,13 +18,6 @@ from jax.flatten_util import ravel_pytree
 
 from ..types import Params
 
-SMALLEST = 1e-20
-"""Probability that is told from 0: a slope in its logarithm is a number."""
-LATE = 1e-4
-"""Share of the loss that a step gains, below which `finishing` accelerates."""
-STILL = 1e-6
-"""The same, below which it is computed what is left to gain."""
-
 
 class Trail(NamedTuple):
     """The last steps, and the point to be tried next."""
@@ -59,29 +52,6 @@ class Maps(dict[str, Any]):
     def free(self, params: Params) -> Params:
         """The way back: parameters as unconstrained numbers."""
         return {name: _inverse(self[name], value) for name, value in params.items()}
-
-
-class Angles(NamedTuple):
-    """Probabilities as angles: p = sin² x, in which Fisher's information is the same everywhere.
-
-    A probability on its way to 0 comes to rest there, where its log odds would run for ever.
-    """
-
-    def __call__(self, free: Array) -> Array:
-        return jnp.sin(free) ** 2
-
-    def inv(self, probs: Array) -> Array:
-        return jnp.arcsin(jnp.sqrt(jnp.clip(probs, SMALLEST, 1.0)))
-
-
-class Roots(NamedTuple):
-    """Shares as their roots, a point of a sphere, for the same reason."""
-
-    def __call__(self, free: Array) -> Array:
-        return free**2 / jnp.sum(free**2, -1, keepdims=True)
-
-    def inv(self, shares: Array) -> Array:
-        return jnp.sqrt(jnp.clip(shares, SMALLEST, 1.0))
 
 
 class Chart(NamedTuple):
@@ -151,38 +121,6 @@ def step(
     gain = jnp.asarray(visited.gain, lowest.dtype)
     new = Trail(candidate, point, image, points, images, lowest, gain)
     return new, visited.safe, visited.memory, visited.loss
-
-
-def finishing(
-    visit: Callable[[Params, Any], Visit], total: Callable[[Params], Array], space: Chart,
-    trail: Trail, safe: Params, memory: Any,
-) -> tuple[Trail, Params, Any, Array]:  # fmt: skip
-    """A step that is plain far from an optimum, and accelerated near it: as `step`.
-
-    The trail's `gain` is what is left to gain: half of the slope of the loss along the step to
-    where the residuals would vanish, which says it also where a difference of losses is rounding.
-
-    :param total: the loss, which `visit` gives too.
-    """
-    new, safe, memory, loss = step(visit, space, trail, safe, memory)
-    fall, size = trail.loss - new.loss, jnp.abs(new.loss)
-    ahead, plain = new.candidate - new.point, new.image - new.point
-    # Towards a saddle the method leads away from: on, and as far (Varadhan & Roland 2008).
-    uphill = ahead @ plain < 0.0
-    longer = jnp.linalg.norm(ahead) / jnp.maximum(jnp.linalg.norm(plain), 1e-30)
-    ahead = jnp.where(uphill, longer * plain, ahead)
-
-    def left() -> Array:
-        slope = jax.jvp(lambda v: total(space.build(v)), (new.point,), (ahead,))[1]
-        gain = 0.5 * jnp.abs(slope).astype(new.gain.dtype)
-        # A single step may not see what is slow: it has to be so for some in a row.
-        return jnp.maximum(gain, jnp.where(jnp.isfinite(trail.gain), 0.5 * trail.gain, 8.0 * gain))
-
-    climbing = uphill | (fall > STILL * size)
-    known = ~climbing & ((new.points != 0).any() | (plain == 0).all())
-    gain = lax.cond(known, left, lambda: jnp.where(climbing, jnp.inf, trail.gain))
-    candidate = jnp.where(fall <= LATE * size, new.point + ahead, new.image)
-    return new._replace(candidate=candidate, gain=gain), safe, memory, loss
 
 
 def _mix(points: Array, images: Array, residual: Array) -> Array:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import jax
-import jax.numpy as jnp
 from jax import Array
 from jax.sharding import Mesh
 
@@ -156,13 +155,6 @@ class Algorithm(abc.ABC):
         """Whether a loss that stands still is the end, and not that of a stage only."""
         del state
         return True
-
-    def left(self, state: Any, estimate: Array) -> Array:
-        """What is left to gain, given an estimate from the losses; infinite before the last stage.
-
-        A method that knows better than differences of losses do says so here.
-        """
-        return jnp.where(jnp.asarray(self.may_stop(state)), estimate, jnp.inf)
 
     def refuse(self, rng_key: Array, *args: Any, **kwargs: Any) -> None:
         """Refuse what `init` cannot do, in its own words; its state is not computed."""

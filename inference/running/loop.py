@@ -218,8 +218,8 @@ def block_of(
         known = (p.step >= 2 * wide) & (before > 0)
         rate = jnp.where(known, jnp.clip(fall / before, 0.0, 0.99**wide), 0.0)
         left = jnp.maximum(fall, fall * rate / (1.0 - rate))
-        left = jnp.where(p.step >= wide, method.left(state, left), jnp.inf)
-        change = left / (1e-30 + jnp.abs(loss))
+        done = (p.step >= wide) & jnp.asarray(method.may_stop(state))
+        change = jnp.where(done, left / (1e-30 + jnp.abs(loss)), jnp.inf)
         # A loss that is no number ends the loop: NaN is never larger than the limit.
         change = jnp.where(jnp.isfinite(loss), change, jnp.nan)
         losses = p.losses.at[p.step].set(loss)

@@ -42,11 +42,8 @@ SEARCHING = 0.5
 """Share of a budget that the search over starts may take."""
 SHORT = 0.05
 """Share of that up to which the next block of steps may be twice as long."""
-NEAR = 1e-6
-"""Share of the loss, its rounding, by which two lineages that agree may differ besides what they
-have left to gain."""
-FAR = 1e-4
-"""The same for a lineage that cannot catch up, and where it is not known what is left to gain."""
+NEAR = 1e-5
+"""Share of the loss by which two lineages that agree differ at most, and have left to gain."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,30 +124,27 @@ class Narrow(NamedTuple):
     more: tuple[int, int] = 1, 1  # times as many rounds and steps of each, where steps are quick
 
 
-def optima_of(values: np.ndarray, left: np.ndarray | None = None) -> Optima:
-    """Where lineages ended, (num_lineages,), and what each has left to gain, where that is known.
+def optima_of(losses: np.ndarray) -> Optima:
+    """Where lineages ended, from the last three losses of each, (3, num_lineages).
 
-    >>> print(optima_of(np.array([9.9, 9.0, 9.1]), np.array([0.1, 0.0, 0.1])))
-    2 of 3 starts agree on the best optimum (losses 9, 9.1, 9.9)
+    >>> print(optima_of(np.array([[10.2, 9.0], [10.0, 9.0], [9.9, 9.0]])))
+    1 of 2 starts agree on the best optimum (losses 9, 9.9)
     """
-    order = np.argsort(values)
-    last = values[order]
-    if left is None:
-        slack = np.full((len(last),) * 2, 0.02 + FAR * np.abs(last[0]))
-    else:
-        slack = NEAR * np.abs(last[0]) + left[order][:, None] + left[order]
+    left, order = remaining(losses), np.argsort(losses[-1])
+    last, left = losses[-1][order], left[order]
+    # A ten-thousandth, and what either would still gain.
+    slack = 0.02 + 1e-4 * np.abs(last[0]) + left[:, None] + left
     same = np.abs(last[:, None] - last) <= slack
     return Optima(last, int(same[0].sum()), int((same.sum(0) == 1).sum()))
 
 
-def remaining(losses: Array) -> Array:
+def remaining(losses: Any, xp: Any = np) -> Any:
     """What a sequence will lose by Aitken's estimate, from its last three values, (3, ...)."""
-    first, last = losses[0] - losses[1], losses[1] - losses[2]
-    rate = jnp.clip(last / first, 0.0, 0.99)
-    left = jnp.abs(last) * rate / (1.0 - rate)
-    # Before the third step the history begins with zeros, and tells nothing of the rate.
-    known = jnp.isfinite(left) & (first > 0) & (losses[0] != 0)
-    return jnp.where(known, left, jnp.abs(last))
+    with np.errstate(all="ignore"):
+        first, last = losses[0] - losses[1], losses[1] - losses[2]
+        rate = xp.clip(last / first, 0.0, 0.99)
+        left = xp.abs(last) * rate / (1.0 - rate)
+    return xp.where(xp.isfinite(left), left, xp.abs(last))
 
 
 @jax.jit
@@ -173,21 +167,19 @@ def each(function: Callable) -> Callable:
     return lambda *args: lax.map(lambda one: function(*one), args)
 
 
-def settled(losses: Array, idle: Array, left: Array) -> Array:
+def settled(losses: Array, idle: Array) -> Array:
     """Which lineages agree with the best for certain, or are too far behind it; never the best.
 
     :param losses: (3, num_lineages), the last three of each.
     :param idle: (num_lineages,) for how many steps that was so: of equals, one stays the best.
-    :param left: (num_lineages,) what each has left to gain.
     """
-    last, size = losses[-1], jnp.abs(losses[-1].min())
-    near, far = NEAR * size, FAR * size
+    last, left = losses[-1], remaining(losses, jnp)
+    near = NEAR * jnp.abs(last.min())
     best = jnp.argmin(last + jnp.where(idle > 0, near, 0.0))
-    gap, slow = last - last[best], remaining(losses)
-    slow = jnp.where(jnp.isfinite(slow), slow, jnp.inf)
-    both = jnp.where(jnp.isfinite(left), left + left[best], jnp.inf)
-    same = (gap <= near + both) & (both <= near)
-    hopeless = (gap > 10.0 * slow) & (gap > far)
+    gap = last - last[best]
+    left = jnp.where(jnp.isfinite(left), left, jnp.inf)
+    same = (gap <= near) & (left <= near) & (left[best] <= near)
+    hopeless = (gap > 10.0 * left) & (gap > 10.0 * near)
     return (same | hopeless) & (jnp.arange(len(last)) != best)
 
 
@@ -393,28 +385,22 @@ class Lineages:
         active = state.idle < PATIENCE
         states, losses = each(step)(state.states, state.losses.T, active)
         losses = losses.T
-        new = LineageState(states, losses, state.idle)
-        rest = settled(losses, state.idle, self.each_left(new))
-        idle = jnp.where(rest, state.idle + 1, jnp.minimum(state.idle, 0))
-        return new._replace(idle=jnp.where(active, idle, state.idle)), losses[-1].min()
+        idle = jnp.where(settled(losses, state.idle), state.idle + 1, jnp.minimum(state.idle, 0))
+        return LineageState(states, losses, jnp.where(active, idle, state.idle)), losses[-1].min()
 
     def get_params(self, state: LineageState) -> Params:
         return self.method.get_params(self.best(state))
 
-    def each_left(self, state: LineageState) -> Array:
-        """What each lineage has left to gain, (num_lineages,), infinite before its last stage."""
-        return jax.vmap(self.method.left)(state.states, remaining(state.losses))
-
-    def left(self, state: LineageState, estimate: Array) -> Array:
-        """What the best has left to gain, once each has arrived or is too far behind to catch up.
+    def may_stop(self, state: LineageState) -> Array:
+        """Whether each lineage has arrived, or is so far behind that it cannot catch up.
 
         The loop looks at the loss of the best; where others still fall, they are not at an optimum,
         and whether they agree with the best cannot be said.
         """
-        last, left = state.losses[-1], self.each_left(state)
-        arrived = (left <= NEAR * jnp.abs(last)) | (last - last.min() > 3.0 * left)
-        ended = jnp.all(arrived | (state.idle >= PATIENCE))
-        return jnp.where(ended, jnp.minimum(estimate, left[jnp.argmin(last)]), jnp.inf)
+        mine = jax.vmap(lambda one: jnp.asarray(self.method.may_stop(one)))(state.states)
+        last, left = state.losses[-1], remaining(state.losses, jnp)
+        arrived = (left <= 1e-6 * jnp.abs(last)) | (last - last.min() > 3.0 * left)
+        return jnp.all((mine & arrived) | (state.idle >= PATIENCE))
 
     def best(self, state: LineageState) -> Any:
         """The state of the lineage of least loss."""
@@ -423,12 +409,10 @@ class Lineages:
     def optima(self, state: LineageState) -> Optima:
         """Where the lineages stand, the best first."""
         ran = np.asarray(state.idle) < SKIPPED
-        rest = self.each_left(state)
-        rest = jnp.where(jnp.isfinite(rest), rest, remaining(state.losses))
-        losses, left = (np.asarray(x, np.float64)[ran] for x in (state.losses[-1], rest))
-        order = np.flatnonzero(ran)[np.argsort(losses)]
+        losses = np.asarray(state.losses, np.float64)[:, ran]
+        order = np.flatnonzero(ran)[np.argsort(losses[-1])]
         places = jax.tree.map(lambda x: np.asarray(x)[order], self.params(state))
-        return optima_of(losses, left)._replace(params=places)
+        return optima_of(losses)._replace(params=places)
 
     def params(self, state: LineageState) -> Params:
         return jax.vmap(self.method.get_params)(state.states)

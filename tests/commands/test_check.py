@@ -148,7 +148,7 @@ def test_check_refuses_real_numbers_for_bits_but_takes_bits_for_real_numbers(fol
         (["binary_sparse_coding"], ("needs num_causes", "--set num_causes=")),
         (["latent_trait", "--set", "num_factor=2"], ("no such argument", "num_factors?")),
         (["latent_trait", "--set", "num_factors"], ("NAME=VALUE",)),
-        (["latent_trait", "--set", "num_factors=two"], ("a number",)),
+        (["latent_trait", "--set", "num_factors=two"], ("a whole number", "'two'")),
         (["nowhere:model"], ("no module 'nowhere'",)),
         (["mine.py:model"], ("mine:model",)),
         (["noisy_or_network", "--set", "layers=()"], ("`layers` is empty",)),

@@ -59,7 +59,7 @@ def test_a_search_is_switched_off_by_one_argument_or_a_start():
     assert EM(bernoulli_mixture, start=lambda *_, **__: truth, search=short).search is None
     few = EM(bernoulli_mixture, search=short).run(random.key(0), 5, data, num_components=6)
     assert few.optima is None  # no room for a search
-    with pytest.raises(ValueError, match="rounds must be a whole number of at least 0 or None"):
+    with pytest.raises(ValueError, match="rounds must be at least 0"):
         Search(rounds=-1)
 
 
@@ -77,10 +77,7 @@ def test_a_variant_changes_one_unit_and_keeps_the_others():
 
 def test_what_remains_is_estimated_and_agreement_counts_it():
     losses = np.array([[4.0, 8.0], [2.0, 7.9], [1.0, 7.85]])
-    np.testing.assert_allclose(remaining(losses), [1.0, 0.05], rtol=1e-5)
-    ends = np.array([100.0, 100.009, 100.003])
-    assert optima_of(ends, np.array([0.0, 1e-4, 0.004])).agree == 2
-    assert optima_of(ends).agree == 3  # what is left is not known
+    np.testing.assert_allclose(remaining(losses), [1.0, 0.05])
     assert Optima(np.array([1.0, 2.0, 3.0]), 1, 3).better == 0.8
     assert "1 of 3" in str(Optima(np.array([1.0, 2.0, 3.0]), 1, 3))
 
@@ -113,10 +110,9 @@ def test_lineages_that_agree_or_are_far_behind_stand_still():
     state = start
     for _ in range(40):
         state, _ = step(state)
-    rest = np.asarray(state.idle >= PATIENCE)
-    assert rest[2] and rest[:2].sum() == 1  # of equals, one goes on
+    assert np.asarray(state.idle >= PATIENCE).tolist() == [True, False, True]
     np.testing.assert_allclose(np.asarray(state.losses[-1, :2]), 100.0, atol=2e-3)
     again, _ = step(state)
     moved = np.asarray(again.states[1] != state.states[1]) | np.asarray(state.idle < PATIENCE)
-    assert moved.tolist() == (~rest).tolist()
-    assert optima_of(np.asarray(state.losses[-1]), np.zeros(3)).agree == 2
+    assert moved.tolist() == [False, True, False]
+    assert optima_of(np.asarray(state.losses)).agree == 2

@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array, random
 
-from ...numerics.acceleration import Chart, Trail, Visit, begin, chart, finishing
 from ...reading.anatomy import Anatomy
 from ...reading.log_joint import Structure, log_shared
 from ...reading.reader import Reader
@@ -23,19 +22,13 @@ from ...rows.chunks import Numbers, Rows, map_over_chunks, sum_over_chunks
 from ...running.algorithm import Algorithm
 from ...running.search import Search
 from ...types import Arguments, Params
-from ..m_step import by_information, gradient_runs, gradient_step, transforms_of
+from ..m_step import gradient_runs, gradient_step
 from ..shared import Chunk, Expectation, chunk_rows, row_keys, start_params
 from . import moves
 from .updates import ClosedForm, SparseCodingUpdate, closed_form
 
 Precision = Literal["highest", "tensorfloat32"]
 """Of matrix products: the digits of float32, or ten bits where a GPU is faster with so few."""
-
-
-HISTORY = 8
-"""Past steps that the acceleration looks at."""
-LEFT, LEAST_GAIN = 1e-4, 1e-9
-"""Nats that may be left to gain where a run ends; and the same as a share of a large loss."""
 
 
 class EMState(NamedTuple):
@@ -45,7 +38,6 @@ class EMState(NamedTuple):
     step: Array
     rng_key: Array
     memory: Any  # what is remembered of each datum, None if nothing
-    trail: Trail | None = None  # of the acceleration near the optimum, where steps are exact
 
     def keys(self) -> Array:
         """Two keys of this step alone, for the states and for the parameters.
@@ -204,10 +196,7 @@ class StatesEM(Algorithm):
         key_start, key_memory, key = random.split(rng_key, 3)
         params = start_params(reader, rows, self.start, init_params, key_start, args, kwargs)
         memory = sets.start(reader.anatomy, key_memory) if sets.keep else None
-        trail = None
-        if self.monotone:
-            trail = begin(self._space(reader, rows, params).flatten(params), HISTORY)
-        return EMState(params, jnp.zeros((), int), key, memory, trail)
+        return EMState(params, jnp.zeros((), int), key, memory)
 
     def update(self, state: Any, *args: Any, **kwargs: Any) -> tuple[Any, Array]:
         # By default a GPU multiplies single precision with ten bits: runs that reach one
@@ -222,27 +211,9 @@ class StatesEM(Algorithm):
 
     def _update(self, state: Any, args: tuple, kwargs: dict) -> tuple[Any, Array]:
         reader, rows = self.open(args, kwargs)
-        if state.trail is None:
-            return self._step(reader, rows, state)
-
-        def visit(params: Params, memory: Any) -> Visit:
-            new, loss = self._step(reader, rows, state._replace(params=params))
-            return Visit(loss, new.params, new.params, memory)
-
-        def total(params: Params) -> Array:
-            return self._step(reader, rows, state._replace(params=params), learn=False)[1]
-
-        space = self._space(reader, rows, state.params)
-        trail, params, _, loss = finishing(visit, total, space, state.trail, state.params, ())
-        return state._replace(params=params, step=state.step + 1, trail=trail), loss
-
-    def _step(
-        self, reader: Reader, rows: Rows, state: EMState, learn: bool = True
-    ) -> tuple[EMState, Array]:
-        """The next state and the loss of this one; the state stays where nothing is learned."""
         sets, params = self.sets(reader, rows), state.params
         key, _ = state.keys()
-        update = self.update_of(reader, rows, params) if learn else None
+        update = self.update_of(reader, rows, params)
         num_states = sets.num_states(reader.anatomy)
         num_runs = gradient_runs(reader, num_states) if update is None else 0
         size = chunk_rows(self.chunk_size, reader, num_states, rows, num_runs)
@@ -252,25 +223,13 @@ class StatesEM(Algorithm):
         if update is None:
             update = GradientUpdate(step, self.prior, self.gradient_steps)
         evidence, count, statistics = step.accumulate(update)
-        new = update.maximise(params, statistics) if learn else params
+        new = update.maximise(params, statistics)
 
         if isinstance(update, SparseCodingUpdate) and update.max_active is not None:
             evidence = evidence - count * jnp.log(update.mass(params, reader.anatomy.num_bits))
         evidence = evidence + log_shared(reader.model, reader.anatomy, params, rows, self.prior)
         memory = step.memory if sets.keep else None
         return EMState(new, state.step + 1, state.rng_key, memory), -evidence
-
-    def _space(self, reader: Reader, rows: Rows, params: Params) -> Chart:
-        """Parameters as a vector, probabilities in units of their information."""
-        few, names = rows.slice(0, 1), reader.anatomy.parameters
-        return chart(params, transforms_of(reader.at(1).model, names, params, few, by_information))
-
-    def left(self, state: Any, estimate: Array) -> Array:
-        if getattr(state, "trail", None) is None:
-            return super().left(state, estimate)
-        gain = state.trail.gain
-        small = gain <= jnp.maximum(LEFT, LEAST_GAIN * jnp.abs(state.trail.loss))
-        return jnp.where(small, jnp.minimum(gain, estimate), jnp.inf)
 
     def propose(self, rng_key: Array, *args: Any, **kwargs: Any) -> Params:
         """Parameters of a start: by the form of the program, else a draw from its priors."""

@@ -19,7 +19,7 @@ from inference import (
     Persistent,
     TruncatedEM,
 )
-from ppl_models import binary_sparse_coding, categorical_mixture
+from ppl_models import binary_sparse_coding
 from ppl_models.data import bars
 
 
@@ -118,50 +118,3 @@ def test_bars_are_recovered(kind):
     assert distance.min(1).max() < 0.55
     assert abs(float(params["noise"]) - 1.0) < 0.1
     assert abs(float(params["sparsity"]) - 0.2) < 0.05
-
-
-def log_evidence(rows, mixing, probs):
-    """log p of each row and the posterior of its class."""
-    joint = np.tile(mixing, (len(rows), 1))
-    for column, table in enumerate(probs):
-        joint *= table[:, rows[:, column]].T
-    return np.log(joint.sum(1)), joint / joint.sum(1, keepdims=True)
-
-
-def slow_maximum(rows, count, levels, num_classes):
-    """The log likelihood at the end of plain EM in float64, on patterns of answers."""
-    rng = np.random.default_rng(0)
-    mixing = np.full(num_classes, 1.0 / num_classes)
-    probs = [rng.dirichlet(np.ones(k), num_classes) for k in levels]
-    for _ in range(20_000):
-        evidence, member = log_evidence(rows, mixing, probs)
-        member *= count[:, None]
-        mixing = member.sum(0) / count.sum()
-        for column, k in enumerate(levels):
-            sums = np.stack([member[rows[:, column] == v].sum(0) for v in range(k)], 1)
-            probs[column] = sums / member.sum(0)[:, None]
-    return count @ evidence
-
-
-def test_a_converged_run_is_within_a_thousandth_of_a_nat_of_the_maximum():
-    """Classes that overlap: plain EM gains less than its rounding long before the end."""
-    rng, levels = np.random.default_rng(1), (3, 2, 3, 3)
-    member = rng.choice(3, 1202, p=rng.dirichlet(np.full(3, 3.0)))
-    columns = []
-    for k in levels:
-        probs = rng.dirichlet(np.ones(k), 3)
-        columns.append(np.array([rng.choice(k, p=probs[i]) for i in member]))
-    data = np.stack(columns, 1)
-    rows, count = np.unique(data, axis=0, return_counts=True)
-    best = slow_maximum(rows, count, levels, 3)
-    for key in range(3):
-        result = EM(categorical_mixture).run(
-            random.key(key), 500, data, tolerance=1e-7, levels=levels, num_components=3
-        )
-        found = {name: np.asarray(value, float) for name, value in result.params.items()}
-        of_three = found["probs_3"]
-        probs = [of_three[:, 0], found["probs_2"][:, 0], of_three[:, 1], of_three[:, 2]]
-        assert result.stop.converged
-        assert abs(count @ log_evidence(rows, found["mixing"], probs)[0] - best) < 1e-3
-        assert result.optima.agree >= 2  # and those that agree differ by no more
-        assert result.optima.values[1] - result.optima.values[0] < 5e-3
