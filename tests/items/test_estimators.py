@@ -81,7 +81,8 @@ def test_frames_in_and_out_and_missing_cells(table):
     assert list(scores.columns) == ["latenttrait0"] and scores.index.equals(table.index)
     seen = {"mask": holes.notna().to_numpy(), "num_factors": 1}
     wanted = QuadratureEM(latent_trait).posterior(trait.params_, table.to_numpy(), **seen)
-    np.testing.assert_allclose(scores, wanted.mean, atol=1e-6)
+    # Float32, and what stands behind a hole differs: sums of rows may round otherwise.
+    np.testing.assert_allclose(scores, wanted.mean, atol=1e-5)
     # An unseen cell adds nothing to a row's likelihood.
     unseen = table.copy()
     unseen.loc[0] = np.nan

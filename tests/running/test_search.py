@@ -59,7 +59,7 @@ def test_a_search_is_switched_off_by_one_argument_or_a_start():
     assert EM(bernoulli_mixture, start=lambda *_, **__: truth, search=short).search is None
     few = EM(bernoulli_mixture, search=short).run(random.key(0), 5, data, num_components=6)
     assert few.optima is None  # no room for a search
-    with pytest.raises(ValueError, match="rounds must be at least 0"):
+    with pytest.raises(ValueError, match="rounds must be a whole number of at least 0"):
         Search(rounds=-1)
 
 
