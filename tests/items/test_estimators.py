@@ -28,8 +28,8 @@ NAMES = (
 @pytest.fixture(scope="module")
 def table():
     rng = np.random.default_rng(0)
-    probability = 1 / (1 + np.exp(-rng.normal(size=(60, 1)) * [1.0, 2.0, 1.5, 1.0, 0.8]))
-    return pd.DataFrame((rng.random((60, 5)) < probability).astype(float), columns=list("abcde"))
+    probability = 1 / (1 + np.exp(-rng.normal(size=(200, 1)) * [1.0, 2.0, 1.5, 1.0, 0.8]))
+    return pd.DataFrame((rng.random((200, 5)) < probability).astype(float), columns=list("abcde"))
 
 
 @pytest.fixture(scope="module")

@@ -85,7 +85,7 @@ def test_two_nodes_per_strength_are_exact_for_a_gaussian_slab():
 
 
 def test_figure_2_at_full_size_ran_as_the_paper_and_is_what_the_page_says():
-    page = (ROOT / "docs" / "papers.md").read_text()
+    page = (ROOT / "docs" / "results.md").read_text()
     kept = json.loads((ROOT / "tests" / "golden" / "patches.json").read_text())
     for name, run in kept["runs"].items():
         assert PAPER._replace(num_causes=run["settings"]["num_causes"])._asdict() == run["settings"]
