@@ -11,7 +11,7 @@ import numpy as np
 from jax.scipy.special import logsumexp
 
 from ..reading.anatomy import ProgramError
-from ..reading.arguments import check_params
+from ..reading.arguments import as_double, check_params
 from ..reading.log_joint import Structure, log_joint
 from ..reading.reader import Reader, open_program
 from ..reading.states import AllStates
@@ -44,6 +44,18 @@ class Certificate(NamedTuple):
     def width(self) -> np.ndarray:
         """Of each bracket, (num_data,)."""
         return self.upper - self.lower
+
+    def outside(self, log_sum: Any) -> np.ndarray:
+        """Least and most of the share of a row's mass that is not in a set of its states,
+        (num_data, 2).
+
+        :param log_sum: of the log joints in the set, (num_data,), in float64.
+        """
+        if not np.asarray(log_sum).dtype == np.float64:
+            raise TypeError("log_sum is not of float64: a proof wants all digits")
+        bounds = np.stack([self.lower, self.upper], -1)
+        room = ROUNDING * (1.0 + np.abs(bounds)) * [1.0, -1.0]
+        return np.clip(-np.expm1(np.asarray(log_sum)[:, None] - bounds + room), 0.0, 1.0)
 
     def __str__(self) -> str:
         lower, upper = self.lower.sum(), self.upper.sum()
@@ -88,7 +100,7 @@ def certify(
         reader, data = open_program(model, args, kwargs, structure=Structure.GENERAL, plate=plate)
         check_params(reader.model, given, args, kwargs)
         few = reader.anatomy.num_states <= max_states
-        data = data._replace(leaves=tuple(map(_double, data.leaves)))
+        data = data._replace(leaves=as_double(data.leaves))
         if few:
             found, how = _all_listed(reader, given, data, chunk_size), "all states listed"
         else:
@@ -105,10 +117,6 @@ def certify(
         found.lower, found.upper, found.boxes, found.states, probability, found.best,
         found.highest - found.peak, found.peak, 0 if few else NUM_TESTS, f"proved, {how}",
     )  # fmt: skip
-
-
-def _double(x: Any) -> Any:
-    return np.asarray(x, np.float64) if jnp.issubdtype(x.dtype, jnp.floating) else np.asarray(x)
 
 
 def _chunks(data: Data, size: int) -> Any:

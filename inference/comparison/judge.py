@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import jax
@@ -22,6 +23,7 @@ from ..evaluation.diagnostics import FEWEST_DRAWS, diagnose, pareto_k, thin
 from ..evaluation.prediction import answer, reliability
 from ..evaluation.standard_errors import undetermined
 from ..evaluation.symmetry import align_to
+from ..methods.discrete.truncated import TruncatedEM
 from ..posterior.chains import MOST_ALIGNED, advise, chains
 from ..reading.anatomy import ProgramError, inspect
 from ..reading.arguments import rows_of
@@ -33,7 +35,7 @@ from ..running.contract import Starts, Stop
 from ..running.memory import DoesNotFitError
 from ..running.search import optima_of
 from ..types import Arguments
-from .checks import CLOSE, FINE, RHAT_SCORE, Mark, Status
+from .checks import CLOSE, FINE, MISSED, RHAT_SCORE, Mark, Status
 from .contenders import Contender, Limits
 from .scoring import Field, Scores, log_mean, score
 
@@ -386,11 +388,17 @@ def _quality(engine: Algorithm, params: Any, arguments: Arguments) -> dict[str, 
     args, kwargs = arguments
     try:
         posterior = engine.posterior(params, *args, **kwargs)
+        if isinstance(engine, TruncatedEM) and np.any(posterior.missed):
+            with suppress(ProgramError):  # of a program that has no proof
+                posterior = engine.posterior(params, *args, width=MISSED, **kwargs)
     except (ValueError, TypeError, NotImplementedError) as error:
         # The parameters are judged all the same; what the method cannot say is said in the row.
         return {"no_quality": in_one_line(error)}
     found = {"bound_gap": getattr(posterior, "gap", None),
              "missed_mass": getattr(posterior, "missed", None)}  # fmt: skip
+    proved = getattr(posterior, "missed_between", None)
+    if proved is not None:
+        found["missed_mass"], found["missed_most"] = proved.T
     return {x: float(np.mean(np.asarray(v))) for x, v in found.items() if v is not None}
 
 

@@ -43,7 +43,7 @@ from ..numerics.annealed import log_mean
 from ..numerics.gaussian import log_normal
 from ..numerics.log_sums import log_total
 from ..reading.anatomy import Anatomy, ProgramError, inspect
-from ..reading.arguments import rows_of
+from ..reading.arguments import as_double, rows_of
 from ..reading.log_joint import Structure, log_joint
 from ..reading.marginal import marginal, row_evidence
 from ..reading.reader import check_data, open_program
@@ -133,7 +133,7 @@ class Likelihood:
         if self.real:
             # A program that holds arrays of another precision fails; if for another reason, again.
             with suppress(TypeError, ValueError), jax.enable_x64(True):
-                found = compute(*wide(trees))
+                found = compute(*as_double(trees))
         found = compute(*trees) if found is None else found
         traced = any(isinstance(x, jax.core.Tracer) for x in found)
         return found if traced else Evidence(*(np.asarray(x, np.float64) for x in found))
@@ -150,12 +150,6 @@ class Likelihood:
         which = self if self.filled is None else self.filled[1]
         function = which.function
         return compiled(lambda rows, params: function(params, rows), which.rows)
-
-
-def wide(tree: Any) -> Any:
-    """Arrays of real numbers in float64, as NumPy's."""
-    real = lambda x: isinstance(x, np.ndarray | Array) and jnp.issubdtype(x.dtype, jnp.floating)  # noqa: E731
-    return jax.tree.map(lambda x: np.asarray(x, np.float64) if real(x) else x, tree)
 
 
 def log_likelihood(model: Callable, params: Params, *args: Any, **kwargs: Any) -> Evidence:

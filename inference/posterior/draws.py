@@ -18,10 +18,9 @@ from scipy.linalg import null_space
 from ..baselines.pacing import BudgetError
 from ..baselines.samplers import Draws, nuts
 from ..compiling import executable
-from ..evaluation.evidence import wide
 from ..evaluation.symmetry import Group, align_to, form_of, group_of
 from ..reading.anatomy import ProgramError
-from ..reading.arguments import check_data
+from ..reading.arguments import as_double, check_data
 from ..rows.devices import one_device
 from ..running import clock
 from ..types import Params
@@ -297,9 +296,9 @@ def about_fit(
 ) -> Neighbourhood:  # fmt: skip
     """The modes near the parameters of a fit and others, with their symmetries; in float64."""
     with jax.enable_x64(True):
-        args, kwargs = wide((args, kwargs))
-        more = None if others is None else wide(dict(others))
-        return _open(model, wide(dict(params)), args, kwargs, num_draws, more)
+        args, kwargs = as_double((args, kwargs))
+        more = None if others is None else as_double(dict(others))
+        return _open(model, as_double(dict(params)), args, kwargs, num_draws, more)
 
 
 def _open(
@@ -359,11 +358,11 @@ def best_mode(
     :param known: parameters that may be better, as the truth.
     """
     with jax.enable_x64(True):
-        args, kwargs = wide((args, kwargs))
+        args, kwargs = as_double((args, kwargs))
         program = collapsed(model, args, kwargs)
         count = len(jax.tree.leaves(places)[0])
-        free = [jax.tree.map(lambda x: x[i], wide(places)) for i in range(count)]  # noqa: B023
-        found = [constrain_fn(program, args, kwargs, x) for x in free] + [wide(x) for x in known]
+        free = [jax.tree.map(lambda x: x[i], as_double(places)) for i in range(count)]  # noqa: B023
+        found = [constrain_fn(program, args, kwargs, x) for x in free] + as_double(list(known))
         score = jax.jit(lambda params: log_density(program, args, kwargs, params)[0])
         values = np.array([score(x) for x in found])
         best = found[int(np.argmax(np.where(np.isfinite(values), values, -np.inf)))]

@@ -193,3 +193,9 @@ def inspect_all(
     if not anatomy.drawn:
         return model, anatomy
     return (whole := every_row(model)), inspect(whole, args, kwargs, plate=plate)
+
+
+def as_double(tree: Any) -> Any:
+    """Arrays of real numbers in float64, as NumPy's."""
+    real = lambda x: isinstance(x, np.ndarray | Array) and jnp.issubdtype(x.dtype, jnp.floating)  # noqa: E731
+    return jax.tree.map(lambda x: np.asarray(x, np.float64) if real(x) else x, tree)

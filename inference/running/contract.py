@@ -199,6 +199,7 @@ class Posterior(NamedTuple):
     best: Any = None  # (num_data, num_bits) the most probable state, or the best that was met
     missed: Any = None  # (num_data,) share of the posterior mass that lies elsewhere, at least
     missed_error: Any = None  # (num_data,) standard error of that estimate
+    missed_between: Any = None  # (num_data, 2) least and most of that share, proved
     error: Any = None  # (num_data, num_bits) standard error of a mean over draws
     log_joint: Any = None  # (num_data,) log p(y, best), where states are drawn
 

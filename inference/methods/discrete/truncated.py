@@ -7,10 +7,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax, random
 
+from ...certificates.certify import certify
 from ...reading.anatomy import Anatomy, ProgramError, inspect
+from ...reading.arguments import as_double
 from ...reading.reader import Reader, open_program
 from ...reading.states import AllStates
 from ...rows.chunks import Numbers, Rows, compiled, map_over_chunks, sum_over_chunks
@@ -133,6 +136,7 @@ class TruncatedEM(StatesEM):
         rng_key: Array | None = None,
         memory: Any = None,
         num_draws: int = 256,
+        width: float | None = None,
         **kwargs: Any,
     ) -> Posterior:
         """The posterior of each row, and the share of its mass that the truncation misses at least.
@@ -140,11 +144,20 @@ class TruncatedEM(StatesEM):
         :param memory: the state sets of a run on the same rows (``state.memory``); persistent sets
             are otherwise grown anew.
         :param num_draws: draws of the importance sampler that looks outside the set.
+        :param width: where given, `missed_between` has the least and the most of that share, proved
+            by `certify`, with brackets of this width in nats; all is then computed in float64.
         """
+        how: dict[str, Any] = {"rng_key": rng_key, "memory": memory, "num_draws": num_draws}
+        if width is not None:
+            proof: Any = {"plate": self.plate, "chunk_size": self.chunk_size, "width": width}
+            proved = certify(self.model, params, *args, **proof, **kwargs)
+            with jax.enable_x64(True):
+                given = as_double((params, args, kwargs))
+                found = self.posterior(given[0], *given[1], **how, **given[2])
+            return found._replace(missed_between=proved.outside(found.evidence))
         wide = self.fill(args, kwargs)
         if wide is not None:
-            memory = None if memory is None else wide.fill(memory)
-            how: dict[str, Any] = {"rng_key": rng_key, "memory": memory, "num_draws": num_draws}
+            how["memory"] = None if memory is None else wide.fill(memory)
             return wide.asked(self.posterior, params, **how)
         reader, rows = self.open(args, kwargs)
         key = random.key(0) if rng_key is None else rng_key

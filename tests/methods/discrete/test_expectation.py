@@ -185,6 +185,22 @@ def test_missed_mass_is_estimated_also_far_from_the_set(structure):
     assert (np.abs(missed - true) <= 0.05).all()
 
 
+def test_missed_mass_is_proved_to_lie_between_two_shares():
+    rng = np.random.default_rng(3)
+    causes = (rng.random((NUM_DATA, 12)) < 0.2).astype(float)
+    params = {"weights": rng.normal(0.0, 2.0, (12, 20)), "noise": 1.0, "sparsity": 0.2}
+    data = causes @ params["weights"] + rng.normal(0.0, 1.0, (NUM_DATA, 20))
+    table = oracle.log_joint_table(
+        oracle.log_joint_binary_sparse_coding, params, {"causes": oracle.all_states(12)}, data
+    )
+    method = TruncatedEM(binary_sparse_coding, max_active=1, num_candidates=2)
+    found = method.posterior(params, data, num_causes=12, width=0.01)
+    least, most = found.missed_between.T
+    true = -np.expm1(np.asarray(found.evidence) - oracle.log_evidence(table))
+    assert 0.1 < true.mean() < 0.99
+    assert (least <= true).all() and (true <= most).all() and (most - least).max() < 0.01
+
+
 def overlapping():
     """Causes that share one strong direction: alone, each looks as good as any other."""
     rng = np.random.default_rng(8)
