@@ -17,7 +17,7 @@ from jax import Array
 from numpyro.distributions.distribution import validation_enabled
 
 from ..reading.anatomy import Anatomy, ProgramError
-from ..reading.forms import BitsForm, Layout, unwrapped
+from ..reading.forms import Layout, unwrapped
 from ..reading.handlers import states
 from ..reading.log_joint import local_sites, log_joint, quadratic_of
 from ..reading.reader import Reader
@@ -33,8 +33,6 @@ NUM_TESTS = 64
 """Random states that a form is tested on, for every row."""
 FEW = 5
 """Rows that say which form a program has."""
-FEW_BITS = 24
-"""Bits that a quadratic form is tried on first."""
 SAME = 1e-10
 """Relative difference of two log joints up to which rounding may explain it."""
 INVERTED = 1e-6
@@ -366,36 +364,39 @@ def read_sites(
 # --- which of them
 
 
+def groups(num_bits: int) -> np.ndarray:
+    """Random states, (tests, 2, 2, 2, bits): three groups of bits without a common one, each group
+    off or on."""
+    group = np.random.default_rng(0).integers(0, 4, (NUM_TESTS, num_bits))
+    on = settings(3).reshape(2, 2, 2, 3)
+    return np.insert(on, 3, 0, -1)[:, :, :, group].transpose(3, 0, 1, 2, 4).astype(np.int32)
+
+
 def choose(reader: Reader, params: Params, data: Data) -> Plan:
     """The form that a few rows show a program to have.
 
-    Whether it is quadratic is tried on a few bits first, then on all.
+    A function of bits is quadratic where its third differences vanish, by any three groups of
+    bits; its second differences are those of the pairs of bits in two groups.
     """
     few = np.unique(np.linspace(0, data.num_data - 1, min(FEW, data.num_data)).astype(int))
     anatomy, leaves = reader.anatomy.with_rows(len(few)), [np.asarray(x)[few] for x in data.leaves]
-    num_bits = anatomy.num_bits
-    for count in sorted({min(num_bits, FEW_BITS), num_bits}):
-        places = np.linspace(0, num_bits - 1, count).astype(int)
-        bits = BitsForm(count, None, linear=False, shared=False)
-        tests = test_states(count)
-        table = np.zeros((len(bits.table) + NUM_TESTS, num_bits), np.int32)
-        table[:, places] = np.concatenate([bits.table, tests])
+    table = groups(anatomy.num_bits)
 
-        def run(leaves: Any, params: Params, bits: Any = bits, table: Any = table) -> Any:
-            each = jnp.asarray(table)[:, None]
-            joint = log_joint(reader.model, anatomy, params, each, data.join(leaves))
-            size = 1.0 + jnp.where(jnp.isfinite(joint), jnp.abs(joint), 0.0).max()
-            form = bits.split(joint[:-NUM_TESTS])
-            s = jnp.asarray(table[-NUM_TESTS:, places], joint.dtype)  # noqa: B023
-            error = form.constant + form.own(jnp.broadcast_to(s, (len(few), *s.shape))).T
-            error = jnp.abs(error - joint[-NUM_TESTS:]).max()
-            uneven = jnp.abs(form.pairs - form.pairs[:, :1]).max(initial=0.0)
-            return error / size, jnp.abs(form.pairs).max(initial=0.0) / size, uneven / size
+    def run(leaves: Any, params: Params) -> Any:
+        each = jnp.asarray(table).reshape(-1, 1, anatomy.num_bits)
+        joint = log_joint(reader.model, anatomy, params, each, data.join(leaves))
+        size = 1.0 + jnp.where(jnp.isfinite(joint), jnp.abs(joint), 0.0).max()
+        second = jnp.diff(jnp.diff(joint.reshape(*table.shape[:-1], -1), axis=1), axis=2)[:, 0, 0]
+        uneven = jnp.abs(second - second[..., :1]).max()
+        return (
+            jnp.stack([jnp.abs(jnp.diff(second, axis=1)).max(), jnp.abs(second).max(), uneven])
+            / size
+        )
 
-        with validation_enabled(False):
-            error, most, uneven = (float(x) for x in jax.jit(run)(leaves, params))
-        if not error <= SAME:  # also if it is not a number
-            return choose_sites(reader, params, data, few)
+    with validation_enabled(False):
+        error, most, uneven = jax.jit(run)(leaves, params)
+    if not error <= SAME:  # also if it is not a number
+        return choose_sites(reader, params, data, few)
     pairs = "none" if most <= SAME else "shared" if uneven <= SAME else "own"
     return Plan(QuadraticKind(), pairs)
 
