@@ -87,6 +87,7 @@ class Anatomy(NamedTuple):
     likelihoods: tuple[str, ...] = ()  # class of each observed site's distribution, unwrapped
     outside: tuple[str, ...] = ()  # observed sites and factors outside the plate
     meeting: tuple[tuple[str, tuple[str, ...]], ...] = ()  # site outside -> latents it depends on
+    crossed: bool = False  # whether rows read latents of others, or misread an axis of states
     drawn: bool = False  # whether the plate draws its rows (subsample_size)
     weighted: bool = False  # whether rows are scaled (`handlers.scale`): they count so many times
     shapes: tuple[tuple[int, ...], ...] = ()  # of the parameters
@@ -129,6 +130,14 @@ class Anatomy(NamedTuple):
                     "latents that meet and samples continuous ones, and LatentGibbs samples "
                     "discrete ones"
                 )
+
+        if self.crossed:
+            raise ChainError(
+                f"a row of the plate {self.plate!r} depends on latents {list(self.names)} of other "
+                "rows (z[parent]), or an index takes an axis of states for that of the rows "
+                "(z[row]; write z[..., row]): EM(model) and NUTS(marginal(model)) sum discrete "
+                "latents that meet, and LatentGibbs samples them"
+            )
 
     @property
     def num_bits(self) -> int:

@@ -185,16 +185,6 @@ class every_row(Messenger):  # noqa: N801
             msg["args"], msg["value"] = (size, size), jnp.arange(size)
 
 
-def inspect_all(
-    model: Callable, args: tuple, kwargs: dict[str, Any], plate: str | None = None
-) -> tuple[Callable, Anatomy]:
-    """The program on all its rows, and what it consists of."""
-    anatomy = inspect(model, args, kwargs, plate=plate)
-    if not anatomy.drawn:
-        return model, anatomy
-    return (whole := every_row(model)), inspect(whole, args, kwargs, plate=plate)
-
-
 def as_double(tree: Any) -> Any:
     """Arrays of real numbers in float64, as NumPy's."""
     real = lambda x: isinstance(x, np.ndarray | Array) and jnp.issubdtype(x.dtype, jnp.floating)  # noqa: E731

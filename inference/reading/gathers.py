@@ -1,4 +1,4 @@
-"""Which elements of the latents each cell of a site reads: found by changing them.
+"""Which latents a cell of a site reads: found by changing them.
 
 An observation reads a latent through a gather, `z[item]`, and no shape says which. The program runs
 at random states, and anew with some elements changed: a cell whose log probability differs reads
@@ -17,13 +17,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
+from numpyro import handlers
 from numpyro.distributions.distribution import validation_enabled
 
 from ..compiling import known
+from ..rows.disk import stored
 from ..types import Arguments
-from .log_joint import anywhere
+from .anatomy import Anatomy
+from .log_joint import anywhere, local_sites, log_joint
 from .probe import OuterTraceError, at_once
-from .tracing import ProgramError, trace_of
+from .tracing import ProgramError, at_place, trace_of
 
 if TYPE_CHECKING:
     from .elimination import Graph
@@ -39,6 +42,81 @@ MOST_ELEMENTS = 1 << 12
 """Of one latent that are changed one by one where cells read several."""
 
 
+def rows_meet(model: Callable, anatomy: Anatomy, args: tuple, kwargs: dict) -> bool:
+    """Whether a row cannot be read by itself, on several states at once.
+
+    What it is given depends on latents of other rows (`z[parent]`), or an index takes the axis of
+    the states for that of the rows (`z[row]`, `z[:, 0]`). Of arguments that have no value yet it
+    counts what was found for others of their kind.
+    """
+    leaves, tree = jax.tree.flatten((args, kwargs))
+    place = [i for i, x in enumerate(leaves) if isinstance(x, jax.core.Tracer)]
+    kinds = [(x.shape[1:], jnp.result_type(x)) if hasattr(x, "dtype") else x for x in leaves]
+    key = "rows meet", model, kinds, str(tree), anatomy.plate, anatomy.names
+    latest: list[bool] = known(list, *key)
+
+    def find() -> bool:
+        arguments = _joined(leaves, tree, place, [_like(leaves[i], 0) for i in place])
+        try:
+            with validation_enabled(False):
+                return _rows_meet(model, anatomy, arguments)
+        except OuterTraceError:
+            return False
+
+    if not place:
+        numbers = [x for x in leaves if hasattr(x, "dtype") and not stored(x)]
+        index = [_key(x) for x in numbers if not jnp.issubdtype(x.dtype, jnp.inexact)]
+        latest[:] = [known(find, *key, index)]
+    return (latest or [find()])[0]
+
+
+def _rows_meet(model: Callable, anatomy: Anatomy, arguments: Arguments) -> bool:
+    leaves, tree = jax.tree.flatten(arguments)
+    mine = [i for i, x in enumerate(leaves) if np.shape(x)[:1] == (anatomy.num_data,)]
+    width = sum(np.size(leaves[i]) for i in mine) // anatomy.num_data
+    few = min(anatomy.num_data, max(1, MOST_CELLS // max(1, width)))
+    anatomy = anatomy.with_rows(few)
+    rows = [np.asarray(leaves[i][:few], jax.dtypes.canonicalize_dtype(leaves[i].dtype))
+            for i in mine]  # fmt: skip
+    counts, model = np.array(anatomy.num_values), handlers.seed(model, 0)
+
+    # By NumPy: random numbers of JAX would be most of what is compiled.
+    generator = np.random.default_rng(0)
+    points = max(2, min(NUM_POINTS, MOST_CELLS // (few * len(counts))))
+    states = generator.integers(0, np.maximum(counts, 1), (points, 2, few, len(counts)))
+    states = np.where(counts > 0, states + anatomy.lowest, generator.normal(size=states.shape))
+    states = states.astype(int if counts.all() else float)
+    same = generator.random((points, few)) < 0.5
+    states[:, 1] = np.where(same[..., None], states[:, 0], states[:, 1])
+
+    def at(rows: list[Array], point: tuple[Array, Array, Array]) -> Array:
+        states, same, number = point
+        arguments = _joined(leaves, tree, mine, rows)
+        spread = partial(at_place, place=partial(_scattered, number))
+        trace = trace_of(handlers.substitute(model, substitute_fn=spread), arguments)
+        params = {name: trace[name]["value"] for name in anatomy.parameters}
+
+        def alone(state: Array) -> Array:
+            """Without an axis of states."""
+            values = anatomy.by_site(state)
+            parts = (x.weigh(anatomy)[0] for x in
+                     local_sites(model, anatomy, params, values, arguments))  # fmt: skip
+            return jnp.broadcast_to(sum(parts, jnp.zeros(())), (few,))
+
+        old, new = each = lax.map(alone, states)
+        together = log_joint(model, anatomy, params, states, arguments)
+        misread = ~jnp.isclose(together, each, 1e-3, 1e-3, equal_nan=True)
+        return (same & (old != new) & ~jnp.isnan(old)).any() | misread.any()
+
+    def claim(rows: list[Array], *drawn: Array) -> Array:
+        return lax.map(partial(at, rows), drawn).any()
+
+    try:
+        return bool(at_once(claim)(rows, states, same, np.arange(points)))
+    except ProgramError:
+        return True  # it runs, but not on an axis of states
+
+
 class Reads(NamedTuple):
     """What the cells of the sites read."""
 
@@ -46,11 +124,10 @@ class Reads(NamedTuple):
     crossed: frozenset[str]  # sites that read a latent in other cells of its plates than their own
 
 
-def find_reads(model: Callable, graph: Graph, arguments: Arguments, elements: bool = True) -> Reads:
+def find_reads(model: Callable, graph: Graph, arguments: Arguments) -> Reads:
     """Which elements each cell of each site reads, and whether plates keep to themselves.
 
     :param graph: the latents, their plates and the sites that depend on them.
-    :param elements: False where only the second is asked.
     """
     leaves, tree = jax.tree.flatten(arguments)
     place = [i for i, x in enumerate(leaves) if isinstance(x, jax.core.Tracer)]
@@ -58,18 +135,13 @@ def find_reads(model: Callable, graph: Graph, arguments: Arguments, elements: bo
     def find(seed: int) -> Reads:
         given = [_like(leaves[i], seed) for i in place]
 
-        def join(given: Sequence[Any]) -> Arguments:
-            whole = list(leaves)
-            for i, x in zip(place, given, strict=True):
-                whole[i] = x
-            return jax.tree.unflatten(tree, whole)
-
+        join = partial(_joined, leaves, tree, place)
         with validation_enabled(False):
-            return _find(model, graph, join, given, elements)
+            return _find(model, graph, join, given)
 
     if not place:
         key = [_key(x) for x in leaves]
-        return known(partial(find, 0), "reads", model, key, str(tree), str(graph), elements)
+        return known(partial(find, 0), "reads", model, key, str(tree), str(graph))
     first, second = find(0), find(1)
     if first != second:
         raise ProgramError(
@@ -78,6 +150,20 @@ def find_reads(model: Callable, graph: Graph, arguments: Arguments, elements: bo
             "jax.jit(lambda params: log_density(marginal(model), (data, index), {}, params)[0])"
         )
     return first
+
+
+def _scattered(number: Array, shape: tuple[int, ...]) -> Array:
+    """Numbers between -2 and 2, no two alike."""
+    size = int(np.prod(shape))
+    return 2.0 * jnp.sin(1.0 + number + 2.4 * jnp.arange(size)).reshape(shape)
+
+
+def _joined(leaves: list, tree: Any, place: list[int], given: Sequence[Any]) -> Arguments:
+    """Arguments, some leaves of which are replaced."""
+    whole = list(leaves)
+    for i, x in zip(place, given, strict=True):
+        whole[i] = x
+    return jax.tree.unflatten(tree, whole)
 
 
 def _like(leaf: Any, seed: int) -> np.ndarray:
@@ -98,13 +184,11 @@ def _key(leaf: Any) -> Any:
     return leaf
 
 
-def _find(
-    model: Callable, graph: Graph, join: Callable, given: list[np.ndarray], every: bool
-) -> Reads:
+def _find(model: Callable, graph: Graph, join: Callable, given: list[np.ndarray]) -> Reads:
     sizes = [variable.size for variable in graph.variables]
     starts = np.cumsum([0, *sizes])
     moving = [v for v, x in enumerate(graph.variables) if any(n > 1 for n in x.sizes)]
-    wanted = [v for v, n in enumerate(sizes) if n > 1 and every]
+    wanted = [v for v, n in enumerate(sizes) if n > 1]
     codes = [(v, code) for v in wanted for code in _codes(sizes[v])]
     if not (moving or codes):
         return Reads({}, frozenset())

@@ -18,6 +18,7 @@ import math
 import warnings
 from collections.abc import Callable, Container, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, ClassVar
 
 import jax
@@ -190,7 +191,7 @@ def _observed(
     def given(site: dict[str, Any]) -> Array | None:
         if site["type"] == "sample" and site["name"] in names:
             return jnp.full(site["fn"].shape(), count)
-        return at_place(site, place)
+        return at_place(site, partial(jnp.full, fill_value=place))
 
     trace = trace_of(handlers.substitute(model, substitute_fn=given), (args, kwargs))
     found = {}

@@ -18,9 +18,10 @@ from ..compiling import known
 from ..rows.chunks import Rows
 from ..rows.disk import OnDisk, pieces
 from ..types import Arguments, Params
-from .anatomy import Anatomy, ProgramError
-from .arguments import check_data, inspect_all, rows_of
+from .anatomy import Anatomy, ProgramError, inspect
+from .arguments import check_data, every_row, rows_of
 from .forms import About, AffineForm, Cells, Quadratic, sum_softplus
+from .gathers import rows_meet
 from .log_joint import (
     Structure,
     find_affine,
@@ -106,6 +107,20 @@ def shared_hessian(reader: Reader, params: Params, arguments: Arguments) -> Arra
     first = reader.rows(arguments).slice(0, 1)
     function = row_function(reader.model, reader.anatomy.with_rows(1), params, first)
     return quadratic_part(function, general_position(1, reader.anatomy.num_bits))[2][0]
+
+
+def inspect_all(
+    model: Callable, args: tuple, kwargs: dict[str, Any], plate: str | None = None
+) -> tuple[Callable, Anatomy]:
+    """The program on all its rows, what it consists of, and whether its rows meet."""
+    anatomy = inspect(model, args, kwargs, plate=plate)
+    if anatomy.drawn:
+        model = every_row(model)
+        anatomy = inspect(model, args, kwargs, plate=plate)
+    if anatomy.latents and anatomy.observed and not anatomy.meeting:
+        rows_of(anatomy, args, kwargs)  # refuses data that are not the plate's
+        anatomy = anatomy._replace(crossed=rows_meet(model, anatomy, args, kwargs))
+    return model, anatomy
 
 
 def open_program(

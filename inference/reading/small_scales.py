@@ -16,9 +16,10 @@ from numpyro.distributions.distribution import validation_enabled
 
 from ..types import Arguments, Params
 from .anatomy import Anatomy, ProgramError
-from .arguments import inspect_all, put, rows_of
+from .arguments import put, rows_of
 from .forms import unwrapped
 from .log_joint import local_sites
+from .reader import inspect_all
 from .tracing import each_value, innermost, run_abstractly, trace_of
 
 MOST_ROWS = 1000

@@ -37,6 +37,7 @@ from .anatomy import Anatomy, ProgramError, inspect, values_of
 from .arguments import every_row, rows_of
 from .elimination import Chain, Elements, Graph
 from .forms import BitsForm, product_floats, unwrapped
+from .gathers import rows_meet
 from .handlers import states as at_states
 from .handlers import table_of
 from .log_joint import Structure, find_structure, masks_are_alike
@@ -44,7 +45,7 @@ from .probe import OuterTraceError
 from .reader import examined
 from .state_sums import Part, of_one_row, scale_ratio, within_rows
 from .states import AllStates, Given, StateSet
-from .survey import crosses, find_chain, find_elements, find_graph
+from .survey import find_chain, find_elements, find_graph
 from .tracing import is_latent, run_abstractly
 
 FEW_STATES = 1 << 12
@@ -89,7 +90,10 @@ def find_elimination(
             return chain
     if not facts.names:
         return None
-    needed = len(facts.common) != 1 or facts.around or crosses(model, args, kwargs, facts.names)
+    needed = len(facts.common) != 1 or facts.around
+    if not (needed or facts.later):
+        anatomy = inspect(model, args, kwargs, plate=facts.common[0])
+        needed = rows_meet(model, anatomy, args, kwargs)
     if not isinstance(states, AllStates):
         if needed:
             raise ProgramError(

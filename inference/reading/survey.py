@@ -115,14 +115,6 @@ def find_graph(
     return run_abstractly(model, args, kwargs, read)
 
 
-def crosses(model: Callable, args: tuple, kwargs: dict, sites: Sequence[str]) -> bool:
-    """Whether something reads one of these latents in another row than its own: `z[parent]`."""
-    graph = find_graph(model, args, kwargs, sites, summed=False)
-    if graph is None:
-        return False
-    return bool(find_reads(model, graph, (args, kwargs), elements=False).crossed)
-
-
 def _graph(
     model: Callable,
     arguments: Arguments,

@@ -195,20 +195,23 @@ def unknowns(sites: Iterable[dict], latents: Container[str]) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def at_place(site: dict[str, Any], place: float) -> Array | None:
-    """The value of a continuous site at a place on the real line that it is mapped to."""
+def at_place(site: dict[str, Any], place: Callable[[tuple], Array]) -> Array | None:
+    """The value of a continuous site at a place on the real line that it is mapped to.
+
+    :param place: of the shape that it is there.
+    """
     if site["type"] != "sample" or site["value"] is not None or site["fn"].support.is_discrete:
         return None
     with suppress(NotImplementedError):  # it is mapped to no line
         transform = biject_to(site["fn"].support)
-        return transform(jnp.full(transform.inverse_shape(site["fn"].shape()), place))
+        return transform(place(transform.inverse_shape(site["fn"].shape())))
     return None
 
 
 def somewhere(model: Callable, names: Iterable[str], arguments: Arguments) -> Params:
     """Values of sites at zero on the real line that each is mapped to, in place of draws, which are
     much to compile."""
-    middle = partial(at_place, place=0.0)
+    middle = partial(at_place, place=jnp.zeros)
     program = handlers.substitute(handlers.seed(model, 0), substitute_fn=middle)
     trace = trace_of(program, arguments)
     return {name: jnp.asarray(trace[name]["value"], float) for name in names}

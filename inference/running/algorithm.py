@@ -16,9 +16,9 @@ from jax import Array
 from jax.sharding import Mesh
 
 from ..reading.anatomy import Anatomy, ProgramError, inspect
-from ..reading.arguments import check_kinds, inspect_all, rows_of
+from ..reading.arguments import check_kinds, rows_of
 from ..reading.log_joint import Structure, find_structure
-from ..reading.reader import examined
+from ..reading.reader import examined, inspect_all
 from ..reading.recognition.papers import recognise
 from ..reading.small_scales import FloorWarning, PrecisionWarning, at_floor, lost_digits
 from ..rows.chunks import Rows, counted, counting
@@ -148,8 +148,12 @@ class Algorithm(abc.ABC):
         return 300
 
     def num_rows(self, args: tuple, kwargs: dict[str, Any]) -> int:
-        """How many data there are in these arguments of the program."""
-        return inspect_all(self.model, args, kwargs, self.plate)[1].num_data
+        """How many data there are in these arguments of the program.
+
+        -1 where rows read one another: NumPy's arrays may be indices then, and keep their values.
+        """
+        _, anatomy = inspect_all(self.model, args, kwargs, self.plate)
+        return -1 if anatomy.crossed else anatomy.num_data
 
     def may_stop(self, state: Any) -> bool | Array:
         """Whether a loss that stands still is the end, and not that of a stage only."""

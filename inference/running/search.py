@@ -25,7 +25,8 @@ import numpy as np
 from jax import Array, lax, random
 
 from ..reading.anatomy import ChainError
-from ..reading.arguments import inspect_all, rows_of
+from ..reading.arguments import rows_of
+from ..reading.reader import inspect_all
 from ..rows.chunks import Rows, compiled, counted, counting, take_rows
 from ..types import Params
 from . import clock

@@ -15,7 +15,7 @@ from scipy import stats
 from tools import fast_jit, near
 from zoo_programs import ZOO, dawid_skene_long, ising_edges, parents
 
-from inference import EM, ProgramError, marginal
+from inference import EM, ProgramError, QuadratureEM, TruncatedEM, marginal
 from inference.reading.gathers import FEW
 
 RNG = np.random.default_rng(3)
@@ -52,6 +52,46 @@ def test_rows_that_read_other_rows():
     entry = ZOO["parents"]
     params = {"loc": jnp.array([-1.0, 0.3, 1.2])}
     check(parents, entry.args, params, {"z": ((5,), 3)}, draws=500)
+
+
+@pytest.mark.parametrize("reads", [lambda z, other: z[..., other], lambda z, other: z[other]])
+@pytest.mark.parametrize("other", [np.array([1, 0, 3, 2, 4]), np.arange(5)])
+def test_em_on_rows_that_read_other_rows(reads, other):
+    """The loss is that of all states, whichever axis the index takes, and it falls."""
+    y = np.array([-1.2, 0.4, 1.1, 0.3, -0.2])
+
+    def program(y, other):
+        loc = numpyro.sample("loc", dist.Normal(0, 1).expand([3]).to_event(1))
+        with numpyro.plate("data", len(y)):
+            z = numpyro.sample("z", dist.Categorical(jnp.array([0.2, 0.3, 0.5])))
+            mean = loc[z] + 0.5 * loc[reads(z, other)]
+            numpyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+    loc, prior = np.array([-1.0, 0.3, 1.2]), np.array([0.2, 0.3, 0.5])
+    total = 0.0
+    for states in itertools.product(range(3), repeat=5):
+        z = np.array(states)
+        mean = loc[z] + 0.5 * loc[z[other]]
+        total += prior[z].prod() * np.exp(stats.norm.logpdf(y, mean).sum())
+    em = EM(program, search=None)
+    result = em.run(random.key(0), 3, y, other, init_params={"loc": jnp.asarray(loc)})
+    near(-result.losses[0], np.log(total))
+    assert (np.diff(result.losses) < 0).all()
+
+
+def test_methods_of_rows_refuse_rows_that_meet():
+    def program(y, other):
+        scale = numpyro.sample("scale", dist.HalfNormal(1.0))
+        with numpyro.plate("data", len(y)):
+            x = numpyro.sample("x", dist.Normal(0.0, scale))
+            numpyro.sample("y", dist.Normal(x[..., other], 1.0), obs=y)
+
+    other = np.array([1, 0, 2])
+    with pytest.raises(ProgramError, match=r"depends on latents \['x'\] of other rows"):
+        QuadratureEM(program).run(random.key(0), 2, np.zeros(3), other)
+    discrete = ZOO["parents"]
+    with pytest.raises(ProgramError, match=r"EM\(model\) and NUTS"):
+        TruncatedEM(discrete.program).run(random.key(0), 2, *discrete.args)
 
 
 def test_an_index_without_a_value_is_refused_and_the_advice_runs():

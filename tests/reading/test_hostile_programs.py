@@ -5,10 +5,13 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from every_state import every
 from hostile import assert_exit, examples, refused
 from hypothesis import given
 from hypothesis import strategies as st
 from jax import random
+from jax.scipy.special import logsumexp
+from tools import near
 
 from inference import EM, ProgramError, QuadratureEM, inspect, likelihood
 from inference.running.contract import DivergedError
@@ -56,12 +59,6 @@ BAD = {
         {"before": "k = numpyro.sample('kind', dist.Bernoulli(0.5))", "logits": "latent@weights+k"},
         "site 'kind' is discrete and outside the plate",
     ),
-    "not vectorised": (
-        {"logits": "jnp.stack([latent[i] @ weights for i in range(len(data))])"},
-        "'seen' gives log probabilities of shape (5, 5) where (32, 5) are wanted",
-    ),
-    "reshaped": ({"logits": "latent.reshape(len(data), 2) @ weights"}, "leading axis of states"),
-    "over states": ({"logits": "(latent + latent.sum(0)) @ weights"}, "changes when other rows"),
     "over rows": ({"logits": "latent @ weights + data.mean()"}, "changes when other rows"),
     "python if": ({"logits": "latent if latent[0, 0] > 0 else 0.0"}, "mine.py, line 7"),
     "numpy": ({"logits": "np.asarray(latent) @ weights"}, "mine.py, line 7"),
@@ -84,6 +81,19 @@ def test_a_bad_program_is_refused_by_name(case):
     lines, words = BAD[case]
     with refused(words):
         EM(written(**lines)).run(random.key(0), 1, DATA, progress_bar=False)
+
+
+@pytest.mark.parametrize("logits", [
+    "jnp.stack([latent[i] @ weights for i in range(len(data))])",
+    "latent.reshape(len(data), 2) @ weights",
+    "(latent + latent.sum(0)) @ weights",
+])  # fmt: skip
+def test_em_on_programs_that_do_not_broadcast(logits):
+    """An axis of states would be misread: they run as they are written, on all states."""
+    data, program = DATA[:4], written(logits=logits)
+    start = {"weights": jnp.array([[0.5, -1.0, 0.3], [1.2, 0.1, -0.7]])}
+    result = EM(program, prior=True).run(random.key(0), 1, data, init_params=start)
+    near(-result.losses[0], logsumexp(every(program, (data,), start, {"latent": ((4, 2), 2)})[1]))
 
 
 @pytest.mark.parametrize("latent", ["Poisson(jnp.ones(2)).to_event(1)", "Dirichlet(jnp.ones(2))",

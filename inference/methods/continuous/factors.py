@@ -22,10 +22,10 @@ from jax import Array
 from numpyro.distributions.distribution import validation_enabled
 
 from ...numerics.gaussian import log_normal
-from ...reading.anatomy import Anatomy, ProgramError, inspect
+from ...reading.anatomy import Anatomy, ProgramError
 from ...reading.arguments import rows_of
 from ...reading.log_joint import Structure, log_joint, quadratic_part
-from ...reading.reader import check_data
+from ...reading.reader import check_data, inspect_all
 from ...reading.recognition.papers import Known
 from ...reading.states import AllStates
 from ...rows.chunks import Rows
@@ -186,7 +186,7 @@ def open_factors(
 ) -> tuple[FactorReader, Rows]:
     """Inspect a program on its data; refuse it, by name, before any work."""
     check_data(args, kwargs)
-    anatomy = inspect(model, args, kwargs, plate=plate)
+    model, anatomy = inspect_all(model, args, kwargs, plate)
     problem = not_continuous(anatomy, mixed=mixed)
     if problem:
         raise ProgramError(f"this method is for continuous latents: {problem}")
