@@ -21,6 +21,7 @@ from numpyro.primitives import Messenger
 from ..rows.chunks import Rows
 from ..rows.disk import as_stored, pieces, stored
 from .anatomy import Anatomy, ProgramError, inspect
+from .tracing import dependence, run_abstractly
 
 LARGEST = 1e15
 """Of a cell: sums of squares of larger ones leave the range of float32."""
@@ -189,3 +190,53 @@ def as_double(tree: Any) -> Any:
     """Arrays of real numbers in float64, as NumPy's."""
     real = lambda x: isinstance(x, np.ndarray | Array) and jnp.issubdtype(x.dtype, jnp.floating)  # noqa: E731
     return jax.tree.map(lambda x: np.asarray(x, np.float64) if real(x) else x, tree)
+
+
+# What `obs_mask` leaves unobserved of a response integrates to one. It is no latent of a row.
+class seen_alone(Messenger):  # noqa: N801
+    """The program without some unobserved sites, whose values nothing else depends on.
+
+    They are hidden from every handler outside. Their numbers are NaN, or 0 where they are whole.
+    """
+
+    def __init__(self, fn: Callable, sites: tuple[str, ...]):
+        self.sites = sites
+        super().__init__(fn)
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] == "sample" and msg["name"] in self.sites:
+            discrete, shape = msg["fn"].support.is_discrete, msg["fn"].shape()
+            msg["value"] = jnp.zeros(shape, int) if discrete else jnp.full(shape, jnp.nan)
+            msg["stop"] = True
+
+
+HIDDEN = "_unobserved"
+"""What NumPyro adds to the name of a site for the part of it that `obs_mask` leaves out."""
+
+
+def without_missing(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Callable:
+    """The program without the responses that are missing; itself if it has none.
+
+    >>> import numpyro, numpyro.distributions as dist
+    >>> def grown(length, seen):
+    ...     with numpyro.plate("data", len(length)):
+    ...         z = numpyro.sample("z", dist.Bernoulli(0.3))
+    ...         numpyro.sample("length", dist.Normal(z, 1.0), obs=length, obs_mask=seen)
+    >>> program = without_missing(grown, (np.ones(2), np.array([True, False])), {})
+    >>> program.sites
+    ('length_unobserved',)
+    """
+
+    def read(trace: dict[str, dict]) -> tuple[str, ...]:
+        sampled = [x for x in trace.values() if x["type"] == "sample"]
+        seen = {x["name"].removesuffix("_observed") + HIDDEN for x in sampled if x["is_observed"]}
+        masked = [x["name"] for x in sampled if x["name"] in seen and not x["is_observed"]
+                  and not x.get("_control_flow_done")]  # fmt: skip
+        if not masked:
+            return ()
+        depends = dependence(model, (args, kwargs), trace, masked)
+        read = {on for x in sampled for on in depends[x["name"]] - {x["name"]}}
+        return tuple(x for x in masked if x not in read)
+
+    missing = run_abstractly(model, args, kwargs, read)
+    return seen_alone(model, missing) if missing else model

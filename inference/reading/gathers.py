@@ -78,7 +78,7 @@ def _rows_meet(model: Callable, anatomy: Anatomy, arguments: Arguments) -> bool:
     anatomy = anatomy.with_rows(few)
     rows = [np.asarray(leaves[i][:few], jax.dtypes.canonicalize_dtype(leaves[i].dtype))
             for i in mine]  # fmt: skip
-    counts, model = np.array(anatomy.num_values), handlers.seed(model, 0)
+    counts = np.array(anatomy.num_values)
 
     # By NumPy: random numbers of JAX would be most of what is compiled.
     generator = np.random.default_rng(0)
@@ -91,20 +91,21 @@ def _rows_meet(model: Callable, anatomy: Anatomy, arguments: Arguments) -> bool:
 
     def at(rows: list[Array], point: tuple[Array, Array, Array]) -> Array:
         states, same, number = point
+        program = handlers.seed(model, 0)  # here: a key made outside would be of an outer trace
         arguments = _joined(leaves, tree, mine, rows)
         spread = partial(at_place, place=partial(_scattered, number))
-        trace = trace_of(handlers.substitute(model, substitute_fn=spread), arguments)
+        trace = trace_of(handlers.substitute(program, substitute_fn=spread), arguments)
         params = {name: trace[name]["value"] for name in anatomy.parameters}
 
         def alone(state: Array) -> Array:
             """Without an axis of states."""
             values = anatomy.by_site(state)
             parts = (x.weigh(anatomy)[0] for x in
-                     local_sites(model, anatomy, params, values, arguments))  # fmt: skip
+                     local_sites(program, anatomy, params, values, arguments))  # fmt: skip
             return jnp.broadcast_to(sum(parts, jnp.zeros(())), (few,))
 
         old, new = each = lax.map(alone, states)
-        together = log_joint(model, anatomy, params, states, arguments)
+        together = log_joint(program, anatomy, params, states, arguments)
         misread = ~jnp.isclose(together, each, 1e-3, 1e-3, equal_nan=True)
         return (same & (old != new) & ~jnp.isnan(old)).any() | misread.any()
 

@@ -32,6 +32,7 @@ from numpyro.primitives import Messenger
 
 from ..types import Params
 from .anatomy import ProgramError, bounds_of, unlisted, values_of
+from .arguments import without_missing
 from .distributions import map_base
 from .tracing import at_place, each_value, innermost, is_latent, run_abstractly, trace_of
 
@@ -135,7 +136,14 @@ def _listed(name: str, fn: dist.Distribution, most: int) -> range:
 
 
 def with_counts(model: Callable, args: tuple, kwargs: dict) -> Callable:
-    """The program, its latent counts listed as far as the data suggest; itself if it has none."""
+    """The program without missing responses, its latent counts listed as far as the data suggest.
+
+    Itself if it has neither.
+    """
+    if isinstance(model, up_to):
+        inside = without_missing(model.fn, args, kwargs)
+        return model if inside is model.fn else up_to(inside, model.most, extra=model.extra)
+    model = without_missing(model, args, kwargs)
 
     def read(trace: dict[str, dict]) -> tuple[bool, dict[str, int]]:
         observed = any(x["type"] == "sample" and x["is_observed"] for x in trace.values())

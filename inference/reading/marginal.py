@@ -83,7 +83,7 @@ class marginal(Messenger):  # noqa: N801
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         listed = with_counts(self.fn, args, kwargs)
         if not isinstance(listed, up_to):
-            return self.summed(*args, **kwargs)
+            return (self if listed is self.fn else self._of(listed)).summed(*args, **kwargs)
         with handlers.trace() as trace:
             returned = self._of(listed).summed(*args, **kwargs)
         self.watch(listed, trace, args, kwargs, self._best(args, kwargs))
@@ -97,8 +97,8 @@ class marginal(Messenger):  # noqa: N801
         # The data are held with it: another array could get the identity of one that is gone.
         return self._bests.setdefault(tuple(map(id, leaves)), (leaves, new))[1]
 
-    def _of(self, listed: up_to) -> marginal:
-        """The same of a program whose counts are listed."""
+    def _of(self, listed: Callable) -> marginal:
+        """The same of another program."""
         return marginal(listed, self.states, sites=self.sites, plate=self.plate)
 
     def watch(

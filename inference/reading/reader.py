@@ -19,7 +19,7 @@ from ..rows.chunks import Rows
 from ..rows.disk import OnDisk, pieces
 from ..types import Arguments, Params
 from .anatomy import Anatomy, ProgramError, inspect
-from .arguments import check_data, every_row, rows_of
+from .arguments import check_data, every_row, rows_of, without_missing
 from .forms import About, AffineForm, Cells, Quadratic, sum_softplus
 from .gathers import rows_meet
 from .log_joint import (
@@ -113,6 +113,7 @@ def inspect_all(
     model: Callable, args: tuple, kwargs: dict[str, Any], plate: str | None = None
 ) -> tuple[Callable, Anatomy]:
     """The program on all its rows, what it consists of, and whether its rows meet."""
+    model = without_missing(model, args, kwargs)
     anatomy = inspect(model, args, kwargs, plate=plate)
     if anatomy.drawn:
         model = every_row(model)
