@@ -7,7 +7,7 @@ import numpyro
 import numpyro.distributions as dist
 from jax import Array
 
-from .program import data_plate, num_columns, observe
+from .program import data_plate, membership, num_columns, observe
 
 
 def bernoulli_mixture(
@@ -17,7 +17,9 @@ def bernoulli_mixture(
     num_data: int | None = None,
     num_features: int | None = None,
     num_components: int,
+    covariates: Array | None = None,
     prior_mixing: dist.Distribution | None = None,
+    prior_effects: dist.Distribution = dist.Normal(0.0, 1.0),
     prior_probs: dist.Distribution = dist.Uniform(0.0, 1.0),
 ) -> Array:
     r"""The standard mixture of Freund & Haussler, *Unsupervised learning of distributions on binary
@@ -40,6 +42,10 @@ def bernoulli_mixture(
     ``observed``   :math:`(1 + x) / 2`                    (num_data, num_features)
     =============  =====================================  ==============================
 
+    :param covariates: numbers for each row, (num_data, num_covariates), on which its class depends:
+        latent class regression. Instead of ``mixing`` there are ``class_intercept``, (C - 1,), and
+        ``effects``, (num_covariates, C - 1), of the log odds against the first class.
+    :param prior_effects: of each of both, for covariates of mean 0 and deviation 1.
     :param prior_mixing: a distribution on the simplex; by default the uniform one.
 
     >>> import jax
@@ -51,12 +57,10 @@ def bernoulli_mixture(
     ((1, 7), (1, 7, 16))
     """
     columns = num_columns(data, num_features)
-    if prior_mixing is None:
-        prior_mixing = dist.Dirichlet(jnp.ones(num_components))
-    mixing = numpyro.sample("mixing", prior_mixing)
+    classes = membership(num_components, prior_mixing, covariates, prior_effects)
     probs = numpyro.sample("probs", prior_probs.expand((num_components, columns)).to_event(2))
     with data_plate(data, num_data):
-        component = numpyro.sample("component", dist.Categorical(probs=mixing))
+        component = numpyro.sample("component", classes)
         return observe(dist.Bernoulli(probs=jnp.asarray(probs)[component]), data, mask)
 
 

@@ -9,7 +9,7 @@ import numpyro
 import numpyro.distributions as dist
 from jax import Array
 
-from .program import by_levels, check_levels, data_plate, observe_levels
+from .program import by_levels, check_levels, data_plate, membership, observe_levels
 
 
 def categorical_mixture(
@@ -20,7 +20,9 @@ def categorical_mixture(
     levels: int | Sequence[int],
     num_features: int | None = None,
     num_components: int,
+    covariates: Array | None = None,
     prior_mixing: dist.Distribution | None = None,
+    prior_effects: dist.Distribution = dist.Normal(0.0, 1.0),
     prior_probs: float = 1.0,
 ) -> Array:
     r"""The latent class model of Lazarsfeld & Henry (1968), for columns of any number of levels.
@@ -39,6 +41,10 @@ def categorical_mixture(
     ==============  ===================  ===========================================
 
     :param levels: the number of levels of each column, or one number for all.
+    :param covariates: numbers for each row, (num_data, num_covariates), on which its class depends:
+        latent class regression. Instead of ``mixing`` there are ``class_intercept``, (C - 1,), and
+        ``effects``, (num_covariates, C - 1), of the log odds against the first class.
+    :param prior_effects: of each of both, for covariates of mean 0 and deviation 1.
     :param prior_mixing: a distribution on the simplex; by default the uniform one.
     :param prior_probs: the concentration of a symmetric Dirichlet prior; 1 is uniform.
 
@@ -49,14 +55,12 @@ def categorical_mixture(
     (7, 3)
     """
     groups = by_levels(numbers := check_levels(data, mask, levels, num_features))
-    if prior_mixing is None:
-        prior_mixing = dist.Dirichlet(jnp.ones(num_components))
-    mixing = numpyro.sample("mixing", prior_mixing)
+    classes = membership(num_components, prior_mixing, covariates, prior_effects)
     probs = {}
     for k, columns in groups.items():
         prior = dist.Dirichlet(jnp.full(k, prior_probs)).expand((num_components, len(columns)))
         probs[k] = jnp.asarray(numpyro.sample(f"probs_{k}", prior.to_event(2)))
     with data_plate(data, num_data):
-        component = numpyro.sample("component", dist.Categorical(probs=mixing))
+        component = numpyro.sample("component", classes)
         fns = {k: dist.Categorical(probs=probs[k][component]) for k in groups}
         return observe_levels(fns, numbers, data, mask)

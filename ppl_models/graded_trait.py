@@ -10,7 +10,7 @@ import numpyro.distributions as dist
 from jax import Array
 from numpyro.distributions.transforms import OrderedTransform
 
-from .program import by_levels, check_levels, data_plate, observe_levels
+from .program import by_levels, check_levels, data_plate, observe_levels, predictor
 
 
 def graded_trait(
@@ -21,7 +21,9 @@ def graded_trait(
     levels: int | Sequence[int],
     num_features: int | None = None,
     num_factors: int = 1,
+    covariates: Array | None = None,
     prior_weights: dist.Distribution = dist.Normal(0.0, 3.0),
+    prior_effects: dist.Distribution = dist.Normal(0.0, 1.0),
     prior_cutpoints: dist.Distribution = dist.Normal(0.0, 2.0),
 ) -> Array:
     r"""The graded response model of Samejima (1969), of which the 2PL is the case of two levels.
@@ -46,6 +48,9 @@ def graded_trait(
     ================  ===============  ====================================
 
     :param levels: the number of levels of each column, or one number for all.
+    :param covariates: numbers for each row, (num_data, num_covariates), with which the mean of its
+        factors goes, ``covariates @ effects``: latent regression. About it, they have variance one.
+    :param prior_effects: of each effect, for covariates of mean 0 and deviation 1.
     :param prior_cutpoints: of the first cutpoint, and of the logarithm of the gaps between
         neighbours (NumPyro's ``OrderedTransform``).
 
@@ -63,9 +68,10 @@ def graded_trait(
         base = prior_cutpoints.expand((len(columns), k - 1)).to_event(1)
         ordered = dist.TransformedDistribution(base, OrderedTransform()).to_event(1)
         cutpoints[k] = numpyro.sample(f"cutpoints_{k}", ordered)
+    mean = 0.0 if covariates is None else predictor(covariates, num_factors, prior_effects)
     with data_plate(data, num_data):
-        independent = dist.Normal(0.0, 1.0).expand((num_factors,))
-        factors = numpyro.sample("factors", independent.to_event(1))
+        normal = dist.Normal(mean, 1.0).expand((*jnp.shape(mean)[:-1], num_factors))
+        factors = numpyro.sample("factors", normal.to_event(1))
         fns = {
             k: dist.OrderedLogistic(factors @ weights[:, columns], cutpoints[k])
             for k, columns in groups.items()

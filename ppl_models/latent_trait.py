@@ -9,7 +9,7 @@ import numpyro
 import numpyro.distributions as dist
 from jax import Array
 
-from .program import data_plate, num_columns, observe
+from .program import data_plate, num_columns, observe, predictor
 
 
 def latent_trait(
@@ -19,8 +19,10 @@ def latent_trait(
     num_data: int | None = None,
     num_features: int | None = None,
     num_factors: int = 2,
+    covariates: Array | None = None,
     prior_weights: dist.Distribution = dist.Normal(0.0, 3.0),
     prior_bias: dist.Distribution = dist.Normal(0.0, 5.0),
+    prior_effects: dist.Distribution = dist.Normal(0.0, 1.0),
     slope: Literal["free", "equal"] = "free",
     guessing: bool = False,
     prior_guessing: dist.Distribution | None = None,
@@ -47,6 +49,9 @@ def latent_trait(
     ``observed``  :math:`t`       (num_data, num_features)
     ============  ==============  ===============================
 
+    :param covariates: numbers for each row, (num_data, num_covariates), with which the mean of its
+        factors goes, ``covariates @ effects``: latent regression. About it, they have variance one.
+    :param prior_effects: of each effect, for covariates of mean 0 and deviation 1.
     :param slope: "equal": all columns have the same weights, (num_factors, 1): with one factor this
         is the 1PL, or Rasch model with the variance of the factor free.
     :param guessing: whether each column has a lower asymptote.
@@ -68,9 +73,10 @@ def latent_trait(
     if guessing:
         prior = dist.Beta(5.0, 17.0) if prior_guessing is None else prior_guessing
         low = numpyro.sample("guessing", prior.expand((columns,)).to_event(1))
+    mean = 0.0 if covariates is None else predictor(covariates, num_factors, prior_effects)
     with data_plate(data, num_data):
-        independent = dist.Normal(0.0, 1.0).expand((num_factors,))
-        factors = numpyro.sample("factors", independent.to_event(1))
+        normal = dist.Normal(mean, 1.0).expand((*jnp.shape(mean)[:-1], num_factors))
+        factors = numpyro.sample("factors", normal.to_event(1))
         logits = factors @ weights + bias
         if low is not None:
             # log[p / (1 − p)], p = g + (1 − g) σ, without a difference that loses digits.

@@ -56,6 +56,36 @@ def num_columns(data: Array | None, num_features: int | None) -> int:
     return columns
 
 
+def membership(
+    num_components: int,
+    prior_mixing: dist.Distribution | None,
+    covariates: Array | None,
+    prior_effects: dist.Distribution,
+) -> dist.Distribution:
+    """Of the class of a row: the same for all, or a multinomial logit on its covariates.
+
+    :param prior_mixing: a distribution on the simplex; by default the uniform one. Without use
+        where there are covariates.
+    :param covariates: (num_data, num_covariates); the first class is the reference.
+    """
+    if covariates is None:
+        if prior_mixing is None:
+            prior_mixing = dist.Dirichlet(jnp.ones(num_components))
+        return dist.Categorical(probs=numpyro.sample("mixing", prior_mixing))
+    size = num_components - 1
+    intercept = numpyro.sample("class_intercept", prior_effects.expand((size,)).to_event(1))
+    logits = predictor(covariates, size, prior_effects) + intercept
+    reference = jnp.zeros((*logits.shape[:-1], 1), logits.dtype)
+    return dist.Categorical(logits=jnp.concatenate([reference, logits], -1))
+
+
+def predictor(covariates: Array, size: int, prior_effects: dist.Distribution) -> Array:
+    """``covariates @ effects``, (num_data, size), of a site ``"effects"``."""
+    shape = jnp.shape(covariates)[-1], size
+    effects = numpyro.sample("effects", prior_effects.expand(shape).to_event(2))
+    return jnp.asarray(covariates) @ jnp.asarray(effects)
+
+
 def observe(fn: dist.Distribution, data: Array | None, mask: Array | None) -> Array:
     """The site ``"observed"``: independent columns, of which the masked ones do not count.
 

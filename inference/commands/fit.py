@@ -19,6 +19,7 @@ from ..files.catalogue import blame, find_method
 from ..files.option import SEED, add
 from ..files.output import as_csv, check_output, versions, write_whole
 from ..items.classes import by_size, open_classes
+from ..items.covariates import ARGUMENT, in_units, standardise
 from ..items.fits import KIND, certified, read_rows
 from ..items.known_items import Start, held_priors, read_items
 from ..numerics.rotation import ROTATIONS
@@ -58,6 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("--budget", type=float, metavar="SECONDS", help="most seconds to run")
     words = "items with parameters that are known, as FIT_items.csv has them: these are not fitted"
     option("--fix", metavar="ITEMS.csv", help=words)
+    words = "columns of numbers that the classes or the mean of the factor depend on"
+    option("--covariates", metavar="A,B,…", type=_names, default=(), help=words)
     words = "rotation of the loadings of several factors, and of their scores"
     option("--rotation", choices=ROTATIONS, default="none", help=words)
     words = (
@@ -67,6 +70,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     words = "prove a bracket of the log likelihood, and write its widths beside the fit"
     option("--certify", action="store_true", help=words)
     add(parser, {"method": METHOD, "seed": SEED})
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(x.strip() for x in text.split(","))
+
+
+def _check_covariates(given: Given, contender: Any, namespace: argparse.Namespace) -> None:
+    """What a regression on covariates does not go with."""
+    takes = signature(given.program).parameters
+    if "num_factors" in takes and given.kwargs.get("num_factors", takes["num_factors"].default) > 1:
+        raise InputError("--covariates: wanted one factor, add --set num_factors=1")
+    for option in ("valid", "posterior", "fix"):
+        if getattr(namespace, option):
+            raise InputError(f"--covariates goes without --{option}")
+    if contender.kind != "point":
+        raise InputError(f"--covariates: wanted a point estimate, and {contender.name} draws")
 
 
 class Fit(NamedTuple):
@@ -125,23 +144,34 @@ def fit_table(given: Given, namespace: argparse.Namespace, hidden: np.ndarray | 
         )
     tell(choice.reasons)
     given = given._replace(kwargs=choice.kwargs)
+    inner, covariates = given, given.kwargs.get(ARGUMENT)
+    mean = deviation = np.zeros(0)
+    if covariates is not None:
+        _check_covariates(given, contender, namespace)
+        standard, mean, deviation = standardise(covariates, namespace.covariates)
+        inner = given._replace(kwargs={**given.kwargs, ARGUMENT: standard.astype(np.float32)})
     valid = None
     if namespace.valid is not None:
         valid = read_rows(
             namespace.valid, given.table.columns, _kind(given), namespace.key,
             said(namespace, guess=False), _levels(given),
         )  # fmt: skip
-    params, facts = _fit(given, contender, namespace, settings, valid)
+    params, facts = _fit(inner, contender, namespace, settings, valid)
+    if covariates is not None:
+        params = in_units(params, mean, deviation, given.kwargs.get("levels"))
     for site, value in known_items.items():
         params[site] = np.where(np.isnan(value), params[site], value)
     known = None
     if contender.kind == "point":
         known = open_classes(given.program, ((given.table.values,), given.kwargs))
     if known is not None:
-        largest_first = by_size(known, {x: np.asarray(v)[0, 0] for x, v in params.items()})
+        first = {x: np.asarray(v)[0, 0] for x, v in params.items()}
+        largest_first = by_size(known, first, covariates)
         params = {x: v[None, None] for x, v in largest_first.items()}
-    if given.kwargs.get("slope") == "equal" and np.sum(params["weights"]) < 0:
-        params = {**params, "weights": -params["weights"]}  # the same model
+    same_sign = given.kwargs.get("slope") == "equal" or covariates is not None
+    if same_sign and "weights" in params and np.sum(params["weights"]) < 0:
+        turned = {"weights", "effects"} & {*params}
+        params = {x: -v if x in turned else v for x, v in params.items()}  # the same model
     groups = _groups(contender.kind, params, facts, given)
     if "posterior" in groups:  # print the draws that the file holds, brought together
         params = {x: groups["posterior"][x].values for x in params}
@@ -174,6 +204,7 @@ def main(namespace: argparse.Namespace) -> int:
         "columns": json.dumps(given.table.columns), "data": Path(namespace.data).name,
         "settings": json.dumps(chosen), "levels": json.dumps(_levels(given)),
         "missing": json.dumps(namespace.missing), "rotation": namespace.rotation,
+        "covariates": json.dumps(namespace.covariates),
         "optima": json.dumps(_optima(facts.get("optima"))),
         "seconds": facts["seconds"], "compile_seconds": facts["compile_seconds"], **versions(),
     }  # fmt: skip
@@ -382,8 +413,8 @@ def _optima(optima: Any) -> dict[str, Any]:
 
 def _sizes(kwargs: dict[str, Any]) -> dict[str, str]:
     """What a program must be called with again; priors are for fitting only."""
-    kept = {x: v for x, v in kwargs.items() if x != "mask" and not x.startswith("prior_")}
-    return {x: repr(v) for x, v in kept.items()}
+    left_out = ("mask", ARGUMENT)
+    return {x: repr(v) for x, v in kwargs.items() if x not in left_out and x[:6] != "prior_"}
 
 
 def _levels(given: Given) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..files.catalogue import find_method
+from ..items.covariates import ARGUMENT, effects_table
 from ..reading.anatomy import ProgramError
 from ..reading.small_scales import at_floor, lost_digits
 from ..running.contract import Stop
@@ -143,6 +144,11 @@ def report(
             said += ["", "Differences between groups", *table_of({"item": columns, **study.groups})]
         measures |= study.measures
         tables = _tables(study, given, namespace)
+    if "effects" in point and ARGUMENT in given.kwargs:
+        title, effects = effects_table(point, errors, namespace.covariates)
+        said = [*said, "", title, *table_of(effects)]
+        lines_of = range(1, len(effects["effect"]) + 1)
+        tables["effects"] = Written(effects, "line", list(lines_of), "line")
     if measures:
         value = {"value": list(measures.values())}
         tables["measures"] = Written(value, "measure", list(measures), "measure")

@@ -87,7 +87,7 @@ def said(namespace: argparse.Namespace, guess: bool = True) -> Said:
     return Said(
         tuple(namespace.drop), namespace.id, namespace.weights, tuple(namespace.missing),
         dict(namespace.kind), guess, namespace.group, namespace.long, namespace.header,
-        answers=namespace.key_of_answers,
+        answers=namespace.key_of_answers, covariates=getattr(namespace, "covariates", ()),
     )  # fmt: skip
 
 
@@ -149,6 +149,8 @@ def open_given(namespace: argparse.Namespace, vary: bool = False) -> Given:
     kwargs = {**settings, **_mask(name, program, table)}
     if _wants_levels(program, settings):
         kwargs["levels"] = table.num_levels
+    if said(namespace).covariates:
+        kwargs["covariates"] = _covariates(name, program, table)
     with blame(name, "fails on this table"):
         _check_memory(name, program, table, kwargs)
     return Given(name, program, table, kwargs)
@@ -320,6 +322,17 @@ def _counts(support: Any) -> bool:
     upper = getattr(support, "upper_bound", 1)
     unbounded = hasattr(support, "lower_bound") and not hasattr(support, "upper_bound")
     return unbounded or not (isinstance(upper, int) and upper == 1)
+
+
+def _covariates(name: str, program: Callable, table: Table) -> np.ndarray:
+    if "covariates" not in inspect.signature(program).parameters:
+        raise InputError(
+            f"--covariates: {name} takes no argument covariates, as bernoulli_mixture, "
+            "categorical_mixture, latent_trait and graded_trait do"
+        )
+    if table.covariates is None:
+        raise InputError("--covariates: wanted one row per datum, and here a row is one answer")
+    return table.covariates
 
 
 def _mask(name: str, program: Callable, table: Table) -> dict[str, np.ndarray]:

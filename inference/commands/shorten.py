@@ -28,6 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(namespace: argparse.Namespace) -> int:
     out = check_output("--out", namespace.out, (".csv",))
     fit = load_fit(namespace.fit, namespace.model)
+    if fit.covariates:
+        raise InputError(f"{namespace.fit}: wanted a fit without --covariates")
     point: dict[str, Any] = fit.point
     kwargs = dict(fit.sizes)
     if kwargs.pop("slope", "free") == "equal":

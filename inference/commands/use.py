@@ -33,11 +33,12 @@ def main(namespace: argparse.Namespace) -> int:
     out = check_output("--out", namespace.out, (".csv",))
     fit = load_fit(namespace.fit, namespace.model)
     spoken = said(namespace)
-    spoken = spoken._replace(missing=(*spoken.missing, *fit.missing))
+    missing = (*spoken.missing, *fit.missing)
+    spoken = spoken._replace(missing=missing, covariates=fit.covariates)
     table = read_rows(namespace.data, fit.columns, fit.kind, namespace.key, spoken, fit.levels)
     with blame(namespace.fit):
         point: Any = {x: v[0] for x, v in fit.params.items()}
-        check_params(fit.program, point, (table.values,), fit.sizes)
+        check_params(fit.program, point, (table.values,), fit.arguments(table))
     work = {"transform": transform, "complete": complete, "score": score}[namespace.called]
     with stage(f"{namespace.called} {len(table.values)} rows"):
         names, values, words = work(fit, table)
@@ -45,8 +46,8 @@ def main(namespace: argparse.Namespace) -> int:
             if any(len(x) > 1 for x in fit.params.values()):
                 raise InputError("--certify: wanted a fit to a point, and this one holds draws")
             with blame(namespace.fit):
-                kwargs = {} if table.mask.all() else {"mask": table.mask}
-                more, proved = certified(fit.program, point, table.values, kwargs | fit.sizes)
+                arguments = fit.arguments(table)
+                more, proved = certified(fit.program, point, table.values, arguments)
             names, values = [*names, *more], np.stack([*values.T, *more.values()], 1)
             words = f"{words}\n{proved}"
     values = np.asarray(values, object)

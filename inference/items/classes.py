@@ -16,6 +16,7 @@ from ..files.output import align
 from ..reading.recognition.papers import Known
 from ..types import Arguments
 from .choosing import class_entropy
+from .covariates import ARGUMENT, class_shares, reorder, without
 
 
 class ClassStudy(NamedTuple):
@@ -37,16 +38,41 @@ def open_classes(program: Callable, arguments: Arguments) -> Known | None:
     >>> open_classes(bernoulli_mixture, ((np.eye(4),), {"num_components": 2})).form.value
     'bernoulli_mixture'
     """
-    known = form_of(program, arguments)
+    args, kwargs = arguments
+    known = form_of(program, (args, without(kwargs)))
     return known if known is not None and known.form in LABELLED else None
 
 
-def by_size(known: Known, params: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The same parameters, the largest class first."""
-    values = known.read({x: np.asarray(v) for x, v in params.items()})
+def by_size(
+    known: Known, params: dict[str, np.ndarray], covariates: Any = None
+) -> dict[str, np.ndarray]:
+    """The same parameters, the largest class first.
+
+    :param covariates: of the rows, where classes depend on such.
+    """
+    whole = with_shares(params, covariates)
+    values = known.read({x: np.asarray(v) for x, v in whole.items()})
     order = np.argsort(-values["mixing"], kind="stable")
     moved = known.write({x: v[order] for x, v in values.items()})
-    return {**params, **{x: np.asarray(v) for x, v in moved.items()}}
+    if covariates is not None:
+        moved |= reorder(params, order)
+    return {x: np.asarray(moved.get(x, v)) for x, v in params.items()}
+
+
+def with_shares(params: dict[str, np.ndarray], covariates: Any) -> dict[str, np.ndarray]:
+    """The parameters with the mean shares of classes that depend on covariates."""
+    if covariates is None:
+        return params
+    return {**params, "mixing": class_shares(params, covariates).mean(0)}
+
+
+def by_row(
+    values: dict[str, np.ndarray], params: dict[str, np.ndarray], covariates: Any
+) -> dict[str, np.ndarray]:
+    """Values of the form with the shares of classes of each row, where there are covariates."""
+    if covariates is None:
+        return values
+    return {**values, "mixing": class_shares(params, covariates)}
 
 
 def category_probs(
@@ -74,11 +100,15 @@ def category_probs(
 def memberships(
     known: Known, values: dict[str, np.ndarray], table: np.ndarray, mask: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The posterior of the class of each row (N, C), and its log likelihood (N,)."""
+    """The posterior of the class of each row (N, C), and its log likelihood (N,).
+
+    :param values: of the form; ``mixing`` may be that of each row, (N, C).
+    """
     places, categories, probs = category_probs(known, values)
     with np.errstate(divide="ignore"):
         log_probs = np.log(np.asarray(probs, np.float64))
-        joint = np.tile(np.log(np.asarray(values["mixing"], np.float64)), (len(table), 1))
+        mixing = np.log(np.asarray(values["mixing"], np.float64))
+        joint = np.broadcast_to(mixing, (len(table), mixing.shape[-1])).copy()
     for place, category, each in zip(places, categories, log_probs, strict=True):
         hit = table[:, place] == category
         joint += np.where((hit if mask is None else hit & mask[:, place])[:, None], each, 0.0)
@@ -119,13 +149,17 @@ def study_classes(
         return None
     (table, *_), kwargs = arguments
     table, mask = np.asarray(table), kwargs.get("mask")
-    values = known.read({x: np.asarray(v, np.float64) for x, v in point.items()})
+    covariates = kwargs.get(ARGUMENT)
+    whole = with_shares(point, covariates)
+    values = known.read({x: np.asarray(v, np.float64) for x, v in whole.items()})
+    posterior, log_likelihood = memberships(known, by_row(values, point, covariates), table, mask)
+    if errors and covariates is not None:
+        errors = {**errors, "mixing": np.full(posterior.shape[1], np.nan)}
     spread = known.read({x: np.asarray(v) for x, v in errors.items()}) if errors else None
-    posterior, log_likelihood = memberships(known, values, table, mask)
     size = posterior.shape[1]
     modal = np.bincount(posterior.argmax(1), minlength=size) / len(table)
     classes = {"share": values["mixing"]}
-    if spread is not None:
+    if spread is not None and covariates is None:
         classes["share_se"] = spread["mixing"]
     classes |= {"posterior_size": posterior.mean(0), "modal_size": modal}
     places, categories, probs = category_probs(known, values)
@@ -146,9 +180,11 @@ def study_classes(
     within = -(posterior * np.log(posterior.clip(1e-300))).sum() / len(table)
     measures["entropy_r2"] = float(1.0 - within / own) if own > 0 else 1.0
     measures["classification_error"] = float(1.0 - posterior.max(1).mean())
-    whole = np.ones(len(table), bool) if mask is None else np.asarray(mask).all(1)
-    fit, words = pattern_fit(table[whole], log_likelihood[whole], named_sizes(known), num_free)
-    measures |= fit
+    words: list[str] = []
+    if covariates is None:  # else rows of one pattern differ in its probability
+        seen = np.ones(len(table), bool) if mask is None else np.asarray(mask).all(1)
+        fit, words = pattern_fit(table[seen], log_likelihood[seen], named_sizes(known), num_free)
+        measures |= fit
     lines = [
         *words,
         f"entropy   R² {measures['entropy_r2']:.3f}, relative {measures['entropy']:.3f}; "

@@ -14,7 +14,8 @@ from ..files.catalogue import find_method, find_program, programs
 from ..numerics.rotation import ROTATIONS
 from ..reading.anatomy import inspect
 from ..types import Arguments
-from .classes import memberships, open_classes, score_columns
+from .classes import by_row, memberships, open_classes, score_columns, with_shares
+from .covariates import ARGUMENT
 
 KIND = "latentbits fit"
 CELLS = ("binary", "real", "ordinal", "categorical")
@@ -33,6 +34,7 @@ class Fit(NamedTuple):
     levels: dict[str, tuple[str, ...]]  # column -> what 0, 1, … stand for, if not for themselves
     missing: tuple[str, ...]  # codes of missing cells
     rotation: str  # of the loadings and scores, one of `numerics.rotation.ROTATIONS`
+    covariates: tuple[str, ...] = ()  # columns on which latents depend
 
     @property
     def point(self) -> dict[str, np.ndarray]:
@@ -41,9 +43,16 @@ class Fit(NamedTuple):
 
         last = {x: v[-1] for x, v in self.params.items()}
         rows = np.zeros((2, len(self.columns)), np.float32)
-        arguments = ((rows,), dict(self.sizes))
+        own = {ARGUMENT: np.zeros((2, len(self.covariates)))} if self.covariates else {}
+        arguments = ((rows,), {**own, **self.sizes})
         aligned = align_to(self.program, self.params, last, arguments)
         return {x: v.mean(0) for x, v in aligned.items()}
+
+    def arguments(self, table: Table) -> dict[str, Any]:
+        """The keyword arguments of the program on new rows."""
+        holes = {} if table.mask.all() else {"mask": table.mask}
+        own = {} if table.covariates is None else {ARGUMENT: table.covariates}
+        return {**holes, **own, **self.sizes}
 
 
 def read_rows(
@@ -93,6 +102,7 @@ def _read_fit(groups: Any, attrs: dict[str, Any], program: Callable) -> Fit:
         tuple(str(x) for x in json.loads(attrs["columns"])), attrs["cells"],
         {str(x): tuple(map(str, v)) for x, v in json.loads(attrs["levels"]).items()},
         tuple(str(x) for x in json.loads(attrs["missing"])), rotation,
+        tuple(str(x) for x in json.loads(attrs.get("covariates", "[]"))),
     )  # fmt: skip
 
 
@@ -105,7 +115,7 @@ def score(fit: Fit, table: Table) -> Answer:
 
     from ..evaluation.evidence import likelihood
 
-    evaluator = likelihood(fit.program, table.values, **_mask(table), **fit.sizes)
+    evaluator = likelihood(fit.program, table.values, **fit.arguments(table))
     if all(len(x) == 1 for x in fit.params.values()):
         point: Any = {x: v[0] for x, v in fit.params.items()}
         one, how = evaluator.explained(point)
@@ -141,7 +151,7 @@ def complete(fit: Fit, table: Table) -> Answer:
     if len(holes):
         params: Any = fit.params
         values[tuple(holes.T)] = cell_probabilities(
-            fit.program, params, table.values, holes, mask=table.mask, **fit.sizes
+            fit.program, params, table.values, holes, **fit.arguments(table)
         )
     return list(fit.columns), values, f"complete  {len(holes)} cells filled in"
 
@@ -149,13 +159,15 @@ def complete(fit: Fit, table: Table) -> Answer:
 def transform(fit: Fit, table: Table) -> Answer:
     """The posterior mean of each row's latents, its spread where they are continuous, and the
     probability of each value where they are categories."""
-    extra = {**_mask(table), **fit.sizes}
+    extra = fit.arguments(table)
     anatomy = inspect(fit.program, (table.values,), extra)
     if not anatomy.latents:
         raise InputError(f"{fit.name} has no latents: there is nothing to place")
     known = open_classes(fit.program, ((table.values,), extra))
     if known is not None:
-        values = known.read({x: np.asarray(v, np.float64) for x, v in fit.point.items()})
+        point = {x: np.asarray(v, np.float64) for x, v in fit.point.items()}
+        values = known.read(with_shares(point, table.covariates))
+        values = by_row(values, point, table.covariates)
         posterior, _ = memberships(known, values, table.values, extra.get("mask"))
         scores = score_columns(posterior)
         words = f"transform {len(posterior)} rows, the posterior of their classes"
@@ -211,7 +223,3 @@ def _columns(anatomy: Any, posterior: Any) -> tuple[list[str], np.ndarray]:
         spread = np.sqrt(np.diagonal(np.asarray(posterior.covariance), axis1=1, axis2=2))
         names, columns = [*names, *(f"{x}_sd" for x in names)], [*columns, spread]
     return names, np.hstack(columns)
-
-
-def _mask(table: Table) -> dict[str, Any]:
-    return {} if table.mask.all() else {"mask": table.mask}

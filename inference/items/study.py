@@ -19,6 +19,7 @@ from ..numerics.rotation import Rotated, rotate
 from ..reading.anatomy import inspect
 from ..reading.recognition.papers import Form
 from ..types import Arguments
+from .covariates import without
 from .dif import FEWEST_ROWS, Answers, GroupStudy, group_lines, study_groups
 from .dif import MOST_WORK as MOST_GROUP_WORK
 from .statistics import MOST_FITTED, MOST_ITEMS, Values, item_fit, loadings, model_fit, reliability
@@ -106,16 +107,19 @@ def study_items(
     :param posterior: gives the mean and covariance of the factors of each row where they are more
         than three.
     :param labels: test every item for a difference between these groups.
-    :param judge: compute statistics of fit, whose degrees of freedom are those of free items.
+    :param judge: compute statistics of fit, whose degrees of freedom are those of free items and of
+        rows without covariates.
     """
-    opened = open_items(program, arguments)
+    args, kwargs = arguments
+    bare = without(kwargs)
+    opened = open_items(program, (args, bare))
     if opened is None:
         return None
     found: Any = point
     known: Any = opened.known
-    args, kwargs = arguments
+    judge = judge and bare.keys() == kwargs.keys()
     values, levels = values_of(opened, point), _levels(opened)
-    answers, shown = known.cells(program, arguments)
+    answers, shown = known.cells(program, (args, bare))
     table = Answers.of(answers, shown, levels)
     columns, weights = table.columns, values["weights"]
     first, many = columns.first, len(weights) > 1
@@ -127,7 +131,8 @@ def study_items(
     standard = rotated_loadings(opened, point, rotation)
     covariance = None
     if errors and not many and sum(np.size(x) for x in point.values()) <= MOST_NUMBERS:
-        ordered: Any = {name: np.asarray(point[name]) for name in known.shapes}
+        names = dict.fromkeys([*known.shapes, *point])  # the form's first, as it places them
+        ordered: Any = {name: np.asarray(point[name]) for name in names}
         covariance = covariance_of(program, ordered, args, kwargs, prior)
         last = ["guessing"] if "guessing" in values else []
         others = [x for x in known.places if x not in ("weights", "guessing")]

@@ -52,13 +52,16 @@ class Said(NamedTuple):
     """whether the first row of a text file holds names; None: look"""
     answers: Mapping[str, Sequence[str]] = {}
     """item -> its right answers: its cells become 1 where they are, 0 where not; others go"""
+    covariates: tuple[str, ...] = ()
+    """columns of numbers on which the latents of a row depend"""
     vary: bool = False
     """leave out columns of one value or none, which say nothing of what they share with others"""
 
     @property
     def apart(self) -> tuple[str, ...]:
         """The columns that are no measurements but say something of the rows."""
-        return tuple(x for x in (self.id, self.weights, self.group) if x is not None)
+        named = (self.id, self.weights, self.group, *self.covariates)
+        return tuple(x for x in named if x is not None)
 
 
 class Arranged(NamedTuple):
@@ -71,18 +74,22 @@ class Arranged(NamedTuple):
     notes: tuple[str, ...]
     """a line for each guess"""
     groups: tuple[str, ...] | None
+    covariates: np.ndarray | None = None
+    """(num_rows, num_covariates)"""
 
-    def repeated(self, values: np.ndarray, mask: np.ndarray) -> tuple[Any, Any, Any, Any]:
-        """Values, mask, ids and groups, every row as many times as it counts."""
+    def repeated(self, values: np.ndarray, mask: np.ndarray) -> tuple[Any, ...]:
+        """Values, mask, ids, groups and covariates, every row as many times as it counts."""
+        beside = self.covariates
         if self.counts is None:
-            return values, mask, self.ids, self.groups
+            return values, mask, self.ids, self.groups, beside
         total, width = int(self.counts.sum()), values.shape[1]
         if total * width > MOST_CELLS:
             problem = f"its weights make {total} rows of {width} columns, more than memory holds"
             raise self.cells.error(problem)
         again = np.repeat(np.arange(len(values)), self.counts)
         ids, groups = (x and tuple(x[i] for i in again) for x in (self.ids, self.groups))
-        return values[again], mask[again], ids, groups
+        beside = None if beside is None else beside[again]
+        return values[again], mask[again], ids, groups, beside
 
 
 def arrange(
@@ -108,6 +115,7 @@ def arrange(
     counts = None
     if said.weights is not None:
         counts = _counts(Column.of(cells, cells.columns.index(said.weights)))
+    covariates = _covariates(cells, said.covariates) if said.covariates else None
     out = {*skipped, *said.apart}
     notes = []
     if guess:
@@ -134,7 +142,7 @@ def arrange(
         cells = cells.select([name for name in cells.columns if name not in set(same)])
     if 0 in cells.cells.shape:
         raise cells.error(f"has no {'columns' if cells.cells.shape[0] else 'rows'}")
-    return Arranged(cells, ids, counts, tuple(notes), groups)
+    return Arranged(cells, ids, counts, tuple(notes), groups, covariates)
 
 
 def left_out(names: Sequence[str], cells: Cells) -> list[str]:
@@ -195,6 +203,19 @@ def _without_codes(cells: Cells, codes: Sequence[str], skipped: set[str]) -> Cel
             hit = column.spread(meant, False)
             frame.isetitem(place, frame.iloc[:, place].mask(hit))
     return cells._replace(cells=frame)
+
+
+def _covariates(cells: Cells, names: Sequence[str]) -> np.ndarray:
+    """Columns of numbers without holes, (num_rows, num_covariates)."""
+    places = [cells.columns.index(name) for name in names]
+    columns = [Column.of(cells, place) for place in places]
+    numbers = np.stack([column.spread(column.numbers, np.nan) for column in columns], 1)
+    for row, k in np.argwhere(~np.isfinite(numbers)):
+        found = level(cells.of(places[k])[row])
+        problem = f"found {show(found)}, and a covariate is a number in every row: code words as "
+        problem += "0 and 1, one column for each but one of them, and leave out rows without it"
+        raise cells.wrong(int(row), places[k], problem)
+    return numbers
 
 
 def _counts(column: Column) -> np.ndarray:

@@ -49,6 +49,8 @@ class Table(NamedTuple):
     """a line for each choice that was made in reading"""
     groups: tuple[str, ...] | None = None
     """(num_data,): which group each row belongs to, if a column says so"""
+    covariates: np.ndarray | None = None
+    """(num_data, num_covariates): numbers on which the latents of a row depend, if columns say"""
 
     @property
     def num_levels(self) -> tuple[int, ...]:
@@ -297,10 +299,10 @@ def _load(
         _refuse_constant(cells, encoded)
     if kind == "binary":
         _refuse_doubtful(cells, encoded)
-    values, mask, ids, groups = arranged.repeated(encoded.values, encoded.mask)
+    values, mask, ids, groups, covariates = arranged.repeated(encoded.values, encoded.mask)
     return Table(
         values, mask, cells.columns, encoded.coding, str(cells.path), encoded.levels,
-        ids, arranged.notes, groups,
+        ids, arranged.notes, groups, covariates,
     )  # fmt: skip
 
 
