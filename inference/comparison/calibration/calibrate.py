@@ -234,6 +234,8 @@ def many_posteriors(
         fit = engine.run(key, EM_STEPS, table, progress_bar=False, tolerance=1e-7, **kwargs)
         others = fit.optima.others if fit.optima else None
         found = posterior_draws(model, fit.params, table, others=others, rng_key=key, **kwargs)
+        if found.how == "NUTS":  # which is compiled anew for each table
+            jax.clear_caches()
         flat = {x: v.reshape((-1, *v.shape[2:])) for x, v in found.params.items()}
         count = len(next(iter(flat.values())))
         drawn.append({x: v[np.arange(num_samples) * count // num_samples] for x, v in flat.items()})
