@@ -135,7 +135,8 @@ class Anatomy(NamedTuple):
             raise ChainError(
                 f"a row of the plate {self.plate!r} depends on latents {list(self.names)} of other "
                 "rows (z[parent]), or an index takes an axis of states for that of the rows "
-                "(z[row]; write z[..., row]): EM(model) and NUTS(marginal(model)) sum discrete "
+                "(z[row]; write z[..., row]), or the plate does not follow the rows of the data "
+                "(visits × sites): EM(model) and NUTS(marginal(model)) sum discrete "
                 "latents that meet, and LatentGibbs samples them"
             )
 
@@ -316,9 +317,9 @@ def _dissect(trace: dict, sites: Sequence[str] | None, plate: str | None) -> Ana
             if site["fn"].support.is_discrete:
                 raise ProgramError(
                     f"site {name!r} is discrete and outside the plate {plate!r}: this method sums "
-                    "over the latents of each row for itself; marginal(model) sums over what all "
-                    "rows share too, numpyro.infer.DiscreteHMCGibbs samples it, and "
-                    "numpyro.handlers.condition fixes it"
+                    "over the latents of each row for itself; NUTS(marginal(model)) sums over what "
+                    "all rows share too, numpyro.infer.DiscreteHMCGibbs(NUTS(model)) samples it, "
+                    f"and numpyro.handlers.condition(model, {{{name!r}: value}}) fixes it"
                 )
             parameters.append(name)
         else:

@@ -109,6 +109,16 @@ def shared_hessian(reader: Reader, params: Params, arguments: Arguments) -> Arra
     return quadratic_part(function, general_position(1, reader.anatomy.num_bits))[2][0]
 
 
+def follows(model: Callable, anatomy: Anatomy, rows: Rows) -> bool:
+    """Whether the program runs on fewer rows, as chunks are."""
+    few = max(1, anatomy.num_data // 2)
+    try:
+        fewer = inspect(model, *rows.slice(0, few), plate=anatomy.plate)
+    except ProgramError:
+        return False
+    return fewer.num_data == few < anatomy.num_data
+
+
 def inspect_all(
     model: Callable, args: tuple, kwargs: dict[str, Any], plate: str | None = None
 ) -> tuple[Callable, Anatomy]:
@@ -119,8 +129,10 @@ def inspect_all(
         model = every_row(model)
         anatomy = inspect(model, args, kwargs, plate=plate)
     if anatomy.latents and anatomy.observed and not anatomy.meeting:
-        rows_of(anatomy, args, kwargs)  # refuses data that are not the plate's
-        anatomy = anatomy._replace(crossed=rows_meet(model, anatomy, args, kwargs))
+        rows = rows_of(anatomy, args, kwargs)  # refuses data that are not the plate's
+        apart = anatomy.nesting == -anatomy.plate_dim or follows(model, anatomy, rows)
+        crossed = not apart or rows_meet(model, anatomy, args, kwargs)
+        anatomy = anatomy._replace(crossed=crossed)
     return model, anatomy
 
 
@@ -143,7 +155,9 @@ def open_program(
         odd = next((x.odd for x in anatomy.latents if x.num_values is None), None)
         raise ProgramError(
             f"the latents {continuous} have no table of states ({odd or 'they are continuous'}): "
-            "this method sums over the states of discrete latents"
+            "this method sums over the states of discrete latents; NUTS(marginal(model)) samples "
+            "the others, and QuadratureEM(model) integrates those of a row that are on the real "
+            "line"
         )
     if not anatomy.latents:
         raise ProgramError(

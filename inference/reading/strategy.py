@@ -42,7 +42,7 @@ from .handlers import states as at_states
 from .handlers import table_of
 from .log_joint import Structure, find_structure, masks_are_alike
 from .probe import OuterTraceError
-from .reader import examined
+from .reader import examined, follows
 from .state_sums import Part, of_one_row, scale_ratio, within_rows
 from .states import AllStates, Given, StateSet
 from .survey import find_chain, find_elements, find_graph
@@ -249,7 +249,7 @@ def make_plan(
         # Whatever all rows share is summed in chunks already.
         own = not outline.affine or table.shape[1] > 1
         floats = len(table) * anatomy.num_data * outline.columns
-        if own and floats > product_floats() and _follows(*read):
+        if own and floats > product_floats() and follows(*read):
             by_chunk = read[2]
     return Plan((anatomy,), (table,), bits, by_chunk, outline)
 
@@ -275,16 +275,6 @@ def _read_by_row(
         except ProgramError:
             continue
     return None
-
-
-def _follows(model: Callable, anatomy: Anatomy, rows: Rows) -> bool:
-    """Whether the program runs on fewer rows, as chunks are."""
-    few = max(1, anatomy.num_data // 2)
-    try:
-        fewer = inspect(model, *rows.slice(0, few), plate=anatomy.plate)
-    except ProgramError:
-        return False
-    return fewer.num_data == few < anatomy.num_data
 
 
 # --- forms in the bits

@@ -179,13 +179,7 @@ def _with_components(
     graph = graph._replace(
         colours=_colours(len(graph.sizes), [own for each, _ in cells.values() for own in each])
     )
-    runs = math.prod(graph.counts)
-    if runs > MOST_RUNS:
-        names = list(graph.names)
-        raise ProgramError(
-            f"{runs} combinations of values of the latents that meet are more than {MOST_RUNS}: "
-            f"the latents are {names[:8]}{' ...' if len(names) > 8 else ''}"
-        )
+    _check_runs(math.prod(graph.counts), len(graph.counts), list(graph.names))
     label = list(range(len(graph.variables)))
     for _, scope in graph.scopes:
         met = {label[v] for v in scope}
@@ -201,6 +195,21 @@ def _with_components(
         mine = tuple(ordered[name] for name, scope in graph.scopes if scope <= set(members))
         components.append(_component(graph, members, mine, trace))
     return graph._replace(components=tuple(components))
+
+
+def _check_runs(runs: int, power: int, names: list[str]) -> None:
+    """Refuse a program that would run on too many combinations of values.
+
+    :param power: of how many values at once.
+    """
+    if runs > MOST_RUNS:
+        fitting = int(MOST_RUNS ** (1 / power) + 1e-9)
+        raise ProgramError(
+            f"the latents {names[:8]}{' ...' if len(names) > 8 else ''} meet in {runs} "
+            f"combinations of values ({power} at a time), and {MOST_RUNS} are the most: "
+            f"{fitting} values each fit, for counts up_to(model, {fitting - 1}); or lift the cap, "
+            f"latentbits.inference.reading.survey.MOST_RUNS = {runs}, if there is memory for it"
+        )
 
 
 def _joined_plates(
@@ -479,13 +488,8 @@ def _effects(
 
 
 def _check_size(chain: Chain) -> None:
-    runs = chain.num_states ** (chain.order + 1)
-    if runs > MOST_RUNS:
-        raise ProgramError(
-            f"the latents {[x.name for x in chain.steps]} have {chain.num_states} states per step "
-            f"and the chain is of order {chain.order}: {runs} combinations of neighbours are more "
-            f"than {MOST_RUNS}"
-        )
+    power = chain.order + 1
+    _check_runs(chain.num_states**power, power, [x.name for x in chain.steps])
     first = math.prod(x.num_states for x in chain.start)
     if chain.start and (first != chain.num_states or chain.order > 1):
         raise ProgramError(

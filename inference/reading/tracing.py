@@ -121,6 +121,11 @@ def explained(doing: str = "") -> Iterator[None]:
         own = [x for x in places if not libraries & set(Path(x.filename).parts)]
         own = [x for x in own if Path(x.filename).parent != ours[1]]
         where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+        if isinstance(error, jax.errors.TracerBoolConversionError):
+            raise ProgramError(
+                f"the program asks in Python whether an array is true{where}, and takes all its "
+                "values at once: write jnp.where(z == 1, a, b) for `a if z == 1 else b`"
+            ) from error
         if isinstance(error, jax.errors.JAXTypeError):
             raise ProgramError(
                 f"the program asks for the value of an array that has none when it is compiled"
