@@ -21,6 +21,7 @@ from ..reading.arguments import rows_of
 from ..reading.elimination import Chain, Component, Elements, Graph
 from ..reading.log_joint import find_affine, find_structure, log_joint
 from ..reading.marginal import marginal
+from ..reading.reader import inspect_all
 from ..reading.states import AllStates
 from ..reading.strategy import costs, find_elimination, make_plan
 from ..reading.tracing import each_value, innermost, is_masked, trace_shapes
@@ -46,18 +47,20 @@ def main(namespace: argparse.Namespace) -> int:
     given = open_given(namespace)
     name, program, table, kwargs = given
     anatomy: Anatomy | None = None
+    arguments = (table.values,), kwargs
     with blame(name, "fails on this table"):
-        way = find_elimination(program, (table.values,), kwargs, plate=namespace.plate)
-        sites = trace_shapes(program, (table.values,), kwargs)
+        way = find_elimination(program, *arguments, plate=namespace.plate)
+        sites = trace_shapes(program, *arguments)
         try:
-            anatomy = inspect(program, (table.values,), kwargs, plate=namespace.plate)
+            anatomy = inspect(program, *arguments, plate=namespace.plate)
+            inspect_all(program, *arguments, namespace.plate)[1].check_rows_are_apart()
+            anatomy.check_observed()
+            rows = rows_of(anatomy, *arguments)
         except ProgramError:  # latents that belong to no row alone: a chain, or what rows share
             plates = any(site["type"] == "plate" for site in sites.values())
-            if way is None or not (plates or isinstance(way, Chain)):
+            if not isinstance(way, (Chain, Graph) if plates else Chain) or not way.observed:
                 raise
-        else:
-            anatomy.check_observed()
-            rows = rows_of(anatomy, (table.values,), kwargs)
+            anatomy = None
     holes = int((~table.mask).sum())
     print(f"table    {table.path}: {len(table.values)} rows, {len(table.columns)} columns, "
           f"{holes or 'no'} cell{'s' if holes > 1 else ''} missing")  # fmt: skip
@@ -351,12 +354,14 @@ def _method_rows(anatomy: Anatomy | None, way: Way | None) -> list[tuple[str, st
         every |= {x: generic.problem for x, generic in generics().items()}
         reasons = {x: problem(anatomy) for x, problem in every.items()}
         return [(x, "yes" if why is None else f"no: {why}") for x, why in reasons.items()]
-    em = "no: its latents are shared, or lie in several plates"
-    gibbs = "yes: with NUTS for the rest, in HMCGibbs"
+    em, gibbs = "yes: over the graph", "yes: with NUTS for the rest, in HMCGibbs"
     if isinstance(way, Chain):
         gibbs = "no: latents of a scan are summed, not sampled one by one"
         em = "yes: Baum and Welch's algorithm"
-        em = f"no: {way.effects[0]} is a random effect" if way.effects else em
+    if effects := getattr(way, "effects", ()):
+        em = f"no: {effects[0]} is a random effect"
+    if getattr(way, "scaled", False):
+        em = "no: its latents are scaled, and it counts each of them once"
     return [
         ("EM", em),
         ("LatentGibbs", gibbs),

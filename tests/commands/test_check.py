@@ -104,6 +104,35 @@ def test_check_names_masked_latents(folder, capsys):
     assert "mask     not applied to the latent on: it keeps its distribution" in result.out
 
 
+MEET = """
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+
+
+def model(data):
+    mean = numpyro.sample("mean", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+    with numpyro.plate("rows", {rows}):
+        kind = numpyro.sample("kind", dist.Bernoulli(0.4))
+        {between}
+        numpyro.sample("seen", dist.Normal(mean[kind{index}], 1.0), obs=data[:, 0])
+"""
+PARENT = {"rows": "len(data)", "between": "", "index": "[..., jnp.arange(len(data)) // 2]"}
+OTHERS = {
+    "rows": 5, "between": "pass\n    with numpyro.plate('answers', len(data)):",
+    "index": "[..., jnp.arange(len(data)) % 5]",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", [PARENT, OTHERS], ids=["rows of the same plate", "of another"])
+def test_check_reads_rows_that_meet_as_em_does(folder, capsys, how):
+    (folder / "mine.py").write_text(MEET.format(**how))
+    result = run(capsys, "check", "mine:model", "--data", "real.csv")
+    assert (result.status, result.err) == (0, "")
+    assert "1 discrete latent site along a graph" in result.out
+    assert ["EM", "yes:", "over", "the", "graph"] in [x.split() for x in result.out.splitlines()]
+
+
 @pytest.mark.usefixtures("folder")
 def test_check_without_latents(capsys):
     result = run(capsys, "check", "bernoulli_product", "--data", "bits.csv")
