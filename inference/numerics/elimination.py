@@ -37,11 +37,6 @@ class Factor(NamedTuple):
     table: Array
 
 
-def factor_of(scope: Sequence[int], table: Array) -> Factor:
-    """A single table as a factor."""
-    return Factor(np.array([scope], int), table[None])
-
-
 class Problem(NamedTuple):
     """The variables and how they are eliminated. Static: it holds no arrays."""
 
@@ -246,7 +241,7 @@ def _aligned(
 def evidence(problem: Problem, factors: list[Factor]) -> Array:
     """The log of the sum over all variables, on the plates that hold all of them.
 
-    >>> pair = factor_of((0, 1), jnp.log(jnp.array([[0.1, 0.2], [0.3, 0.4]])))
+    >>> pair = Factor(np.array([[0, 1]]), jnp.log(jnp.array([[[0.1, 0.2], [0.3, 0.4]]])))
     >>> nothing = Problem((2, 2), (frozenset(), frozenset()), (), ((0,), (1,)))
     >>> round(float(jnp.exp(evidence(nothing, [pair]))), 6)
     1.0

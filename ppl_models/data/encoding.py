@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -319,32 +320,12 @@ def order(words: Any) -> tuple[str, str]:
     return first, second
 
 
-SCALES = (
-    "never; almost never, hardly ever, very rarely; rarely, seldom; occasionally, once in a while; "
-    "sometimes; half the time; often, frequently; very often, very frequently, usually, "
-    "most of the time; almost always, nearly always; always",
-    "strongly disagree, disagree strongly, completely disagree; disagree, mostly disagree; "
-    "somewhat disagree, slightly disagree, disagree slightly, disagree somewhat, tend to disagree; "
-    "neutral, neither, neither agree nor disagree, undecided, unsure, not sure; "
-    "somewhat agree, slightly agree, agree slightly, agree somewhat, tend to agree; "
-    "agree, mostly agree; strongly agree, agree strongly, completely agree",
-    "terrible; very poor, very bad; poor, bad; fair, average, acceptable; good; very good; "
-    "excellent, outstanding",
-    "not at all, none; a little, a little bit, slightly, mild; somewhat, moderately, moderate; "
-    "quite a bit, a lot, considerably; very much, very, severe; extremely",
-    "very unlikely, extremely unlikely; unlikely; somewhat unlikely; neutral; somewhat likely; "
-    "likely; very likely, extremely likely",
-    "very dissatisfied; dissatisfied; somewhat dissatisfied; neutral; somewhat satisfied; "
-    "satisfied; very satisfied",
-    "very low; low; medium, middle, moderate; high; very high",
-    "no; maybe, unsure, don't know; yes",
-    "wrong, incorrect, fail; partly, partial; right, correct, pass",
-)
-"""From the lowest level to the highest; words between commas are the same level."""
+SCALES = Path(__file__).with_name("scales.txt").read_text("utf-8").splitlines()
 _RANKS = [
     {word.strip(): rank for rank, words in enumerate(line.split(";")) for word in words.split(",")}
-    for line in SCALES
-]
+    for line in SCALES if line[0] != "#"
+]  # fmt: skip
+"""Of each scale in scales.txt, the rank of each word."""
 
 
 def in_order(words: Collection[str]) -> tuple[str, ...] | None:
@@ -353,7 +334,7 @@ def in_order(words: Collection[str]) -> tuple[str, ...] | None:
     The rules, in the order in which they are tried, after what a person says (``--kind``):
 
     1. numbers by their size, and words that begin with different numbers ("1 - never") by these;
-    2. words that all stand in one of `SCALES`, in any case, as they stand there;
+    2. words that all stand in one line of scales.txt, in any case, as they stand there;
     3. two words: the one that denies first (`order`).
 
     >>> in_order({"Always", "never", "often"})

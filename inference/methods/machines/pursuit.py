@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax, random
 
 from ...reading.anatomy import Anatomy, ProgramError, inspect
@@ -126,8 +125,7 @@ class ProjectionPursuit(Algorithm):
     The unit found is kept if it is significant: if the log likelihood of the sample rises above
     that of the Gaussian by more than :math:`\tfrac12 (n + 1) \ln N` (Schwarz 1978), what its
     :math:`n + 1` parameters cost. The first that is not ends the search: further steps change
-    nothing, and ``run(..., tolerance=0)`` stops. `active_units` then leaves the idle
-    ones out.
+    nothing, and ``run(..., tolerance=0)`` stops. The units that are idle then have weights of zero.
 
     Units that are found one after the other are together no machine of much likelihood: each was
     on as often as if the others were not there. So the biases are solved for at the end of every
@@ -313,9 +311,3 @@ def _gaussian(examples: Examples) -> Array:
         return fresh @ (-0.5 * (x**2).sum(-1) - 0.5 * cells * math.log(2.0 * math.pi))
 
     return sum_over_chunks(part, examples.rows, examples.chunk_size)
-
-
-def active_units(params: Params) -> Params:
-    """The units that pursuit found, without the idle ones: outside of `jit`."""
-    busy = np.asarray(params["weights"]).any(axis=1)
-    return {name: value[busy] for name, value in params.items()}
