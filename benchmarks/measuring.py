@@ -1,4 +1,9 @@
-"""What the benchmarks share: one clock, one kind of row for every contender, one table of them.
+"""What the benchmarks share: one clock, one kind of row for every contender, one table of them; and
+what `latentbits bench` does.
+
+A file `bench_*.py` takes part in that if it has a table ``BENCHMARKS`` of name -> function(full) ->
+{"title", "rows"}. Everything runs on one core: threads that wait for each other would count as
+processor seconds, and not for all contenders alike.
 
 A row is a dictionary: ``method``, ``cpu`` and ``compile`` (processor seconds), ``log_likelihood``
 (held-out nats per row) and ``error`` where there are such, or a ``note`` that says why not.
@@ -6,6 +11,7 @@ A row is a dictionary: ``method``, ``cpu`` and ``compile`` (processor seconds), 
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import importlib.metadata
 import os
@@ -14,14 +20,20 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax import lax, random
 
-from inference.files.output import align
+from inference.commands.progress import stage
+from inference.files.catalogue import summary
+from inference.files.output import align, as_json, versions, write_whole
+from ppl_models.data import InputError
 
+LAST = ("growth", "rate")
+"""What is no contest comes after those that are."""
 MISSING = "not installed: pip install 'latentbits[bench]'"
 
 
@@ -205,3 +217,50 @@ def nothing_remembered() -> Iterator[None]:
     finally:
         jax.config.update("jax_enable_compilation_cache", before)
         reset_cache()
+
+
+Benchmark = Callable[[bool], dict[str, Any]]
+
+
+def bench(namespace: argparse.Namespace, file: Path | None) -> int:
+    """Run the benchmarks that the command names, and print a table of each.
+
+    :param file: of all numbers and what made them.
+    """
+    chosen = choose(benchmarks(Path(__file__).parent), namespace.only)
+    if namespace.list:
+        width = max(map(len, chosen))
+        for name, run in chosen.items():
+            print(f"{name:{width}}   {summary(run).rstrip('.')}")
+        return 0
+    tables = {}
+    with one_core(), nothing_remembered():
+        for number, (name, run) in enumerate(chosen.items(), 1):
+            began = time.process_time()
+            with stage(f"compiling and running {name} ({number} of {len(chosen)})"):
+                tables[name] = run(namespace.full)
+            tables[name]["cpu_in_all"] = time.process_time() - began
+            print(tables[name]["title"], *table(tables[name]["rows"]), "", sep="\n", flush=True)
+    print(f"{sum(x['cpu_in_all'] for x in tables.values()):.0f} CPU-seconds in all, to compile too")
+    if file is not None:
+        origin = {"full": namespace.full, "machine": machine(), "versions": versions()}
+        write_whole(file, as_json({**tables, "made_by": origin}), "--json")
+    return 0
+
+
+def benchmarks(folder: Path) -> dict[str, Benchmark]:
+    """Every benchmark of the files in a folder, by name."""
+    modules = [importlib.import_module(x.stem) for x in sorted(folder.glob("bench_*.py"))]
+    runs = {name: run for x in modules for name, run in getattr(x, "BENCHMARKS", {}).items()}
+    return {name: runs[name] for name in sorted(runs, key=lambda name: name in LAST)}
+
+
+def choose(known: dict[str, Benchmark], only: str | None) -> dict[str, Benchmark]:
+    """Those that `--only` names, all without it."""
+    if only is None:
+        return known
+    names = [name.strip() for name in only.split(",")]
+    for name in names:
+        if name not in known:
+            raise InputError(f"--only {name}: there are {', '.join(known)}")
+    return {name: known[name] for name in known if name in names}

@@ -17,8 +17,8 @@ BUDGETS = {
     "inference/certificates": 974,
     "inference/rows": 445,
     "inference/compiling.py": 165,
-    "inference/numerics": 675,
-    "inference/methods": 7810,
+    "inference/numerics": 673,
+    "inference/methods": 7778,
     "inference/baselines": 625,
     "inference/evaluation": 1346,
     "inference/posterior": 550,
@@ -26,8 +26,8 @@ BUDGETS = {
     "inference/items": 1723,
     "inference/papers": 2480,
     "inference/comparison": 2998,
-    "inference/commands": 2174,
-    "ppl_models": 2891,
+    "inference/commands": 2130,
+    "ppl_models": 2872,
 }
 """Wing -> lines of code at most. A number may fall, and may rise only if another falls as much."""
 
