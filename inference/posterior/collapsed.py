@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpyro
-from jax import Array, random
+from jax import Array
 from jax.flatten_util import ravel_pytree
 from numpyro import handlers
-from numpyro.infer.util import initialize_model, log_density, unconstrain_fn
+from numpyro.infer.util import constrain_fn, log_density, potential_energy, unconstrain_fn
 
 from ..baselines.starts import differentiable
 from ..evaluation.evidence import likelihood
@@ -95,11 +95,12 @@ class Density(NamedTuple):
 
     def __call__(self, flat: Array, arrays: list[Array]) -> Array:
         """Of unconstrained parameters (p,)."""
-        return -self._open(arrays).potential_fn(self.unravel(flat))
+        return -potential_energy(self.program, *self.device.arguments(arrays), self.unravel(flat))
 
     def constrain(self, flat: Array, arrays: list[Array]) -> Params:
         """The parameters by site."""
-        sites = self._open(arrays).postprocess_fn(self.unravel(flat))
+        free = self.unravel(flat)
+        sites = constrain_fn(self.program, *self.device.arguments(arrays), free)
         return {name: sites[name] for name in self.parameters}
 
     def unconstrain(self, params: Params, arrays: list[Array]) -> Array:
@@ -122,13 +123,6 @@ class Density(NamedTuple):
     def log_joint(self, params: Params, arrays: list[Array]) -> Array:
         """The log density of parameters by site, without the Jacobian."""
         return log_density(self.program, *self.device.arguments(arrays), params)[0]
-
-    def _open(self, arrays: list[Array]) -> Any:
-        args, kwargs = self.device.arguments(arrays)
-        # Of where this one begins nothing is used: the compiler leaves it out.
-        return initialize_model(
-            random.key(0), self.program, model_args=args, model_kwargs=kwargs, validate_grad=False
-        )
 
 
 def density_of(

@@ -342,7 +342,7 @@ def _open(
         places += [np.asarray(inside({x: v[i] for x, v in near.items()}, arrays))
                    for i in range(count)]  # fmt: skip
     modes = distinct([find_mode(compiled.hill, x, arrays, slice_) for x in places])
-    modes.sort(key=lambda x: float(compiled.hill.value(x.place, arrays, slice_)))
+    modes.sort(key=lambda x: float(compiled.hill.slope(x.place, arrays, slice_)[0]))
     spent = clock.seconds() - running
     return Neighbourhood(
         density, arrays, compiled, group, slice_, modes, reference, spent, ready

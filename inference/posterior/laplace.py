@@ -21,17 +21,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from scipy import special
+from scipy.optimize import minimize
 from scipy.special import logsumexp
 from scipy.stats import multivariate_t
 
 from ..evaluation.diagnostics import ESS, smoothed
 from ..numerics.annealed import good_k
-from ..numerics.quasi_newton import minimise
 
 CLIMB = 50
 """Steps of L-BFGS before the first of Newton's: each costs a gradient."""
 MOST_STEPS = 30
 """Of Newton's method."""
+HIGH = 1e100
+"""Minus the log density where it is no number."""
 NEAR = 1e-2
 """Nats that a step of Newton's still gains, at which the last one is taken."""
 FLATTEST = 1e-10
@@ -59,31 +61,22 @@ class Mode(NamedTuple):
 
 
 class Hill(NamedTuple):
-    """A density, as compiled functions of a place (p,) and further arguments."""
+    """Minus a log density, as compiled functions of a place (p,) and further arguments."""
 
-    climb: Callable  # some steps of L-BFGS
-    look: Callable  # minus the log density, its gradient, and its Hessian
-    value: Callable  # minus the log density
+    slope: Callable  # its value and gradient
+    hessian: Callable
 
     @classmethod
     def of(cls, log_density: Callable[..., Array], place: Any, *more: Any) -> Hill:
         """Compile a log density for places and arguments of these shapes."""
+        slope = jax.value_and_grad(lambda x, *more: -log_density(x, *more))
 
-        def potential(x: Array, *more: Any) -> Array:
-            return -log_density(x, *more)
+        def hessian(x: Array, *more: Any) -> Array:
+            gradient = lambda x: slope(x, *more)[1]  # noqa: E731
+            along = lambda v: jax.jvp(gradient, (x,), (v,))[1]  # noqa: E731
+            return lax.map(along, jnp.eye(len(x), dtype=x.dtype))
 
-        def climb(x: Array, *more: Any) -> Array:
-            slope = jax.value_and_grad(lambda tree: potential(tree["x"], *more))
-            return minimise(slope, {"x": x}, CLIMB)["x"]
-
-        def look(x: Array, *more: Any) -> tuple[Array, Array, Array]:
-            slope = jax.grad(lambda x: potential(x, *more))
-            along = lambda v: jax.jvp(slope, (x,), (v,))[1]  # noqa: E731
-            hessian = lax.map(along, jnp.eye(len(x), dtype=x.dtype))
-            return potential(x, *more), slope(x), hessian
-
-        parts = (climb, look, potential)
-        return cls(*(jax.jit(f).lower(place, *more).compile() for f in parts))
+        return cls(*(jax.jit(f).lower(place, *more).compile() for f in (slope, hessian)))
 
 
 def find_mode(hill: Hill, start: np.ndarray, *more: Any) -> Mode:
@@ -96,22 +89,23 @@ def find_mode(hill: Hill, start: np.ndarray, *more: Any) -> Mode:
     >>> np.round(mode.place, 3).tolist(), np.round(mode.root @ mode.root.T, 2).tolist()
     ([1.0, 1.0], [[1.0, 0.0], [0.0, 1.0]])
     """
-    place = np.asarray(hill.climb(start, *more))
-    place = place if np.isfinite(hill.value(place, *more)) else np.asarray(start)
+
+    def slope(x: np.ndarray) -> tuple[float, np.ndarray]:
+        value, gradient = hill.slope(x.astype(start.dtype), *more)
+        return np.nan_to_num(float(value), nan=HIGH, posinf=HIGH), np.nan_to_num(gradient)
+
+    place = minimize(slope, start, jac=True, method="L-BFGS-B", options={"maxiter": CLIMB}).x
     for _ in range(MOST_STEPS):
-        value, gradient, hessian = (np.asarray(x, np.float64) for x in hill.look(place, *more))
+        value, gradient = slope(place)
+        hessian = np.asarray(hill.hessian(place.astype(start.dtype), *more), np.float64)
         scales, axes = np.linalg.eigh(0.5 * (hessian + hessian.T))
         scales = np.maximum(np.abs(scales), FLATTEST * np.abs(scales).max())
         root = axes / np.sqrt(scales)
         step = root @ (root.T @ gradient)
-        for share in 0.5 ** np.arange(8.0):
-            there = (place - share * step).astype(place.dtype)
-            if float(hill.value(there, *more)) < value:
-                place = there
-                break
-        else:
-            break
-        if 0.5 * gradient @ step < NEAR:  # the last one, for which no Hessian is computed
+        tried = (place - share * step for share in 0.5 ** np.arange(8.0))
+        place, before = next((x for x in tried if slope(x)[0] < value), place), place
+        # The last step is one for which no Hessian is computed.
+        if place is before or 0.5 * gradient @ step < NEAR:
             break
     return Mode(place, root)
 

@@ -21,7 +21,7 @@ BUDGETS = {
     "inference/methods": 7778,
     "inference/baselines": 625,
     "inference/evaluation": 1346,
-    "inference/posterior": 550,
+    "inference/posterior": 537,
     "inference/files": 1535,
     "inference/items": 1723,
     "inference/papers": 2480,
