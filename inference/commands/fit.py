@@ -264,9 +264,11 @@ def _fit(
     from ..comparison.contenders import Limits
     from ..evaluation.evidence import likelihood
     from ..evaluation.validation import keep_best
+    from ..items.estimates import finished
     from ..running.algorithm import Algorithm
     from ..running.restarts import Restarts
     from ..running.search import optima_of
+    from .fit_report import stands_still
 
     key, data = random.key(namespace.seed), put(given.table.values)
     cls: Any = find_method(contender.name)
@@ -330,7 +332,14 @@ def _fit(
     facts = {x: getattr(result, x) for x in names}
     if isinstance(engine, Restarts):
         facts["optima"] = optima_of(np.tile(np.asarray(result.state.losses), (3, 1)))
-    return {x: np.asarray(v)[None, None] for x, v in result.params.items()}, facts
+    params, ended = result.params, result.stop.converged or stands_still(result.losses)
+    if contender.name == "EM" and ended and not {"plate", "start", "states"} & {*settings}:
+        with stage("Newton's steps to the maximum"):
+            params, facts["optima"], facts["left"] = finished(
+                given.program, params, facts["optima"], given.table.values, given.kwargs,
+                settings.get("prior") is True,
+            )  # fmt: skip
+    return {x: np.asarray(v)[None, None] for x, v in params.items()}, facts
 
 
 def _checks(kind: str, draws: Any, program: Any, arguments: Arguments) -> dict[str, Any]:

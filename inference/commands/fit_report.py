@@ -24,6 +24,8 @@ SHARP = 8.0
 """A discrimination, of a loading of 0.98."""
 
 
+LEFT = 1e-3
+"""Nats below the maximum that a fit may print as converged."""
 STILL = 1e-6
 """Share of the loss by which it may fall over an eighth of the steps and still stand still."""
 
@@ -299,6 +301,9 @@ def _tables(study: Any, given: Given, namespace: argparse.Namespace) -> dict[str
 def _converged(stop: Stop | None, facts: dict) -> str:
     if stop is None:
         return "not tested: " + facts["reason"]
+    left = facts.get("left", np.nan)
+    if left > LEFT:
+        return f"no: {left:.2g} nats are left to gain by Newton's method, more --steps"
     if stop.converged or len(facts["losses"]) == 1:
         return "yes"
     if stop is Stop.STEPS and stands_still(facts["losses"]):

@@ -32,6 +32,13 @@ MOST_LIMITS = 12
 """Parameters at a bound whose limits a warning states: each takes some thirty gradients."""
 MOST_ROUNDS = 5
 """Newton's steps after which parameters are no longer looked for at bounds."""
+MOST_CLIMBS = 30
+"""Newton's steps to a maximum."""
+ENOUGH = 1e-7
+"""Nats that the next of them may have left to gain."""
+BESIDE = 1e-12
+"""Distance from a bound, in units of the range or of one, that the logarithm of a probability can
+do with, and a likelihood does not feel."""
 DROP = 0.5 * float(chi2.ppf(0.9, 1))
 """By which the profile log likelihood has fallen at a one-sided limit of 95 %: 1.353."""
 
@@ -204,6 +211,45 @@ def confidence_intervals(
     return found
 
 
+def finish(
+    model: Callable, params: Params, *args: Any, prior: bool = False, **kwargs: Any
+) -> tuple[Params, float, float]:
+    """Parameters at the end of a run, moved to the maximum of the likelihood by Newton's method.
+
+    EM gains less than the rounding of its loss long before the maximum where classes overlap. Here
+    all is float64; a step is halved until the likelihood is higher, and stays within the bounds.
+
+    :return: the parameters, their log likelihood (with ``prior=True`` that of the posterior, up to
+        a constant), and the nats that another step would gain: infinite where no step is known.
+
+    >>> from latentbits.models import bernoulli_mixture
+    >>> rates = {"mixing": np.ones(1), "probs": np.full((1, 1), 0.4)}
+    >>> there, value, left = finish(bernoulli_mixture, rates, np.eye(4)[:, :1], num_components=1)
+    >>> float(there["probs"].round(4)[0, 0]), round(value, 4), left < 1e-7
+    (0.25, -2.2493, True)
+    """
+    hill, left = Hill(model, params, args, kwargs, prior=prior), np.inf
+    for _ in range(MOST_CLIMBS):
+        at, step = hill.at, np.zeros(len(hill.at.point))
+        linear = all(np.isin(x.round(9), (-1.0, 0.0, 1.0)).all() for x in at.carry.values())
+        if at.slope is None or not linear or not np.isfinite(at.information).all():
+            return params, np.nan, np.inf
+        free = np.flatnonzero(~flat(at.information, at.point))
+        within = at.information[np.ix_(free, free)], at.slope[free], at.point[free]
+        there, left = newton(*within, (at.box[0][free], at.box[1][free]))
+        for share in 0.5 ** np.arange(8.0) if left > ENOUGH else ():
+            step[free] = share * (there - at.point[free])
+            hill.stand({x: v + at.carry[x] @ step for x, v in at.params.items()})
+            if hill.at.value > at.value:
+                break
+        else:
+            break
+    # From the edge of the box to the bounds, where the logarithm of a probability is a number yet.
+    bounds = at.bounds[0] + BESIDE, at.bounds[1] - BESIDE
+    ends = np.select([at.point <= at.box[0], at.point >= at.box[1]], bounds, at.point) - at.point
+    return {x: v + at.carry[x] @ ends for x, v in at.params.items()}, float(at.value), left
+
+
 def undetermined(
     model: Callable, params: Params, args: tuple, kwargs: dict[str, Any], most_work: float
 ) -> int:
@@ -232,7 +278,38 @@ def undetermined_words(lost: int) -> str:
     return f"{some} not determined by these data"
 
 
-class Maximum:
+class Hill:
+    """The log likelihood of a program on its data, in float64.
+
+    :ivar at: it and its derivatives at some parameters.
+    """
+
+    def __init__(
+        self, model: Callable, params: Params, args: tuple, kwargs: dict, *how: Any, **more: Any
+    ) -> None:
+        self.how = Settings(*how, **more)
+        with jax.enable_x64(True):
+            self.filled = pad(model, args, kwargs, None)
+            if self.filled is not None:
+                args, kwargs = self.filled.args, self.filled.kwargs
+            self.opened = open_surface(model, args, kwargs)
+        self.stand(_wide(params))
+
+    def stand(self, params: dict[str, np.ndarray]) -> None:
+        """Take the derivatives at these parameters."""
+        self.params = params
+        self.at: Curvature = self._run(curvature(self.opened, self.how), params)
+
+    def _run(self, function: Callable, *inputs: Any) -> Any:
+        """A function of the rows, compiled, in float64."""
+        rows = self.opened.rows
+        with jax.enable_x64(True), contextlib.ExitStack() as stack:
+            if self.filled is not None:
+                stack.enter_context(self.filled.counting())
+            return jax.device_get(compiled(function, rows)(rows.leaves, *inputs))
+
+
+class Maximum(Hill):
     """A maximum of the likelihood of a program on its data.
 
     Parameters on their way to a bound are put there, and others that have one moved to where the
@@ -248,19 +325,12 @@ class Maximum:
     def __init__(
         self, model: Callable, params: Params, args: tuple, kwargs: dict, *how: Any, **more: Any
     ) -> None:
-        self.how, self.params = Settings(*how, **more), _wide(params)
-        with jax.enable_x64(True):
-            self.filled = pad(model, args, kwargs, None)
-            if self.filled is not None:
-                args, kwargs = self.filled.args, self.filled.kwargs
-            self.opened = open_surface(model, args, kwargs)
-        compute = curvature(self.opened, self.how)
-        self.at: Curvature = self._run(compute, self.params)
+        super().__init__(model, params, args, kwargs, *how, **more)
         self.held, self.gain = np.zeros(len(self.at.point), bool), 0.0
         for _ in range(MOST_ROUNDS):
             if not self._hold():
                 break
-            self.at = self._run(compute, self.params)
+            self.stand(self.params)
         self.idle = flat(self.at.information, self.at.point) & ~self.held & self.held.any()
         free = ~self.held & ~self.idle
         self.covariance, self.lost = _covariance(self.at, free, _least(params))
@@ -282,14 +352,6 @@ class Maximum:
             site, place = parameter_at(at.carry, int(i))
             self.params[site][place] = value
         return bool(ends.any())
-
-    def _run(self, function: Callable, *inputs: Any) -> Any:
-        """A function of the rows, compiled, in float64."""
-        rows = self.opened.rows
-        with jax.enable_x64(True), contextlib.ExitStack() as stack:
-            if self.filled is not None:
-                stack.enter_context(self.filled.counting())
-            return jax.device_get(compiled(function, rows)(rows.leaves, *inputs))
 
     @property
     def errors(self) -> dict[str, np.ndarray]:

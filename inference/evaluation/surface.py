@@ -60,9 +60,11 @@ class Curvature(NamedTuple):
 
     information: Any  # (p, p), minus its Hessian
     slope: Any  # (p,); None where no parameter has a bound
+    value: Any  # the log likelihood; None where the slope is
     outer: Any  # (p, p), the sum of outer products of the weighted scores of rows; on request
     carry: Any  # (..., p) by site: how the parameters change with the vector
     normal: Any  # (constraints, p), directions that leave the canonical form, if there is one
+    params: Any  # by site, at the point
     point: Any  # (p,), at least `INSIDE` away from the bounds
     bounds: Any  # two of (p,)
     box: Any  # the same, as near as the point may come
@@ -140,13 +142,15 @@ def curvature(opened: Opened, how: Settings) -> Callable[[Rows, Params], Curvatu
         here = hollow._replace(rows=rows)
         space = _space(here, params)
         params, point = space.build(space.point), space.point
-        information, slope, outer = _derivatives(here, rule, size, space, params, how.sandwich)
+        information, climb, outer = _derivatives(here, rule, size, space, params, how.sandwich)
         if how.prior:
             log_prior = lambda v: _log_prior(here, space.build(v))  # noqa: E731
             information = information - jax.hessian(log_prior)(point)
-            slope = None if slope is None else slope + jax.grad(log_prior)(point)
+            more = jax.value_and_grad(log_prior)(point)
+            climb = None if climb is None else jax.tree.map(jnp.add, climb, more)
+        value, slope = climb or (None, None)
         carry, normal = jax.jacobian(space.build)(point), _normal(here, space)
-        return Curvature(information, slope, outer, carry, normal, *space[:3])
+        return Curvature(information, slope, value, outer, carry, normal, params, *space[:3])
 
     return compute
 
@@ -281,16 +285,18 @@ def _nodes(local: Any, rule: Rule, params: Params, arguments: Arguments) -> Rule
 
 def _derivatives(
     opened: Opened, rule: Any, size: int, space: Space, params: Params, sandwich: bool
-) -> tuple[Array, Array | None, Array | None]:
-    """Minus the Hessian of the log likelihood of all rows; its gradient where a parameter has a
-    bound; on request the outer products of the scores of rows, as they are weighted."""
+) -> tuple[Array, tuple[Array, Array] | None, Array | None]:
+    """Minus the Hessian of the log likelihood of all rows; its value and gradient where a parameter
+    has a bound; on request the outer products of the scores of rows, as they are weighted."""
     point, every = space.point, jnp.eye(len(space.point))
     quick = _bits(opened) and opened.known is not None
 
     def part(evidence: Callable[[Params], Array], weight: Array) -> list:
         each = lambda v: evidence(space.build(v))  # noqa: E731
-        slope, bend = jax.linearize(jax.grad(lambda v: jnp.sum(weight * each(v))), point)
-        found = [None if quick else -lax.map(bend, every), slope if space.bounded else None, None]
+        total = lambda v: jnp.sum(weight * each(v))  # noqa: E731
+        climb, bend = jax.linearize(jax.value_and_grad(total), point)
+        found: list = [None, climb if space.bounded else None, None]
+        found[0] = None if quick else -lax.map(lambda v: bend(v)[1], every)
         if sandwich:
             scores = lax.map(jax.linearize(each, point)[1], every) * weight
             found[2] = scores @ scores.T

@@ -20,6 +20,10 @@ MOST_WORK = 300_000_000
 times as many where each is for every state of a row."""
 MOST_FREE = 2_000
 """And free parameters, whose information is a matrix."""
+QUICK = 0.1
+"""Share of that work up to which Newton's steps are taken: each is as much."""
+SAME = 5e-5
+"""Nats from its optimum within which the end of a start then is, what is left to gain aside."""
 
 
 class Measures(NamedTuple):
@@ -97,15 +101,13 @@ def errors_of(
     """Standard errors of a maximum of the likelihood or posterior, or none; how they were found or
     the reason why not; and the parameters at a bound, each a `Bound`."""
     from ..evaluation.standard_errors import BoundWarning, standard_errors
-    from ..reading.anatomy import ProgramError, inspect
+    from ..reading.anatomy import ProgramError
 
     try:
-        latents = inspect(program, (values,), kwargs).latents
+        large = _work(program, values, kwargs, free) > 1.0
     except ProgramError as error:
         return {}, " ".join(str(error).split()), ()
-    states = math.prod(float(x.num_values) ** x.size for x in latents if x.num_values is not None)
-    work = free * values.size
-    if max(work, 0.1 * states * work) > MOST_WORK or free > MOST_FREE:
+    if large:
         return {}, "not computed for so large a table: latentbits.standard_errors gives them", ()
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
@@ -119,6 +121,54 @@ def errors_of(
         said = " ".join(str(heard[0].message).split()) if heard else ""
         return {}, said or "not determined by these data", bounds
     return errors, "from the observed information" + " and the priors" * prior, bounds
+
+
+def _work(program: Callable, values: Any, kwargs: dict[str, Any], free: int) -> float:
+    """Terms of the second derivatives, as a share of the most that are computed unasked."""
+    from ..reading.anatomy import inspect
+
+    latents = inspect(program, (values,), kwargs).latents
+    states = math.prod(float(x.num_values) ** x.size for x in latents if x.num_values is not None)
+    return max(max(1.0, 0.1 * states) * free * values.size / MOST_WORK, free / MOST_FREE)
+
+
+def finished(
+    program: Callable, params: Any, optima: Optima | None, values: Any, kwargs: dict, prior: bool
+) -> tuple[Any, Optima | None, float]:
+    """The end of a run of EM moved to the maximum, where second derivatives are soon computed.
+
+    All starts that agree as far as their steps tell go there: the best of them is the result, and
+    those that then agree with it differ by what is left to gain.
+
+    :return: parameters, optima, and the nats that are left to gain; NaN where that is not known.
+    """
+    from ..evaluation.standard_errors import finish
+    from ..reading.anatomy import ProgramError
+    from ..running.search import optima_of, slack_of
+
+    one = optima is None or optima.params is None
+    starts: Any = {x: v[None] for x, v in params.items()} if one else optima.params
+    count = 1 if one else optima.agree
+    try:
+        if _work(program, values, kwargs, num_free(program, (values,), kwargs)) > QUICK:
+            return params, optima, math.nan
+        found = [
+            finish(program, {x: v[i] for x, v in starts.items()}, values, prior=prior, **kwargs)
+            for i in range(count)
+        ]
+    except (ProgramError, ValueError):
+        return params, optima, math.nan
+    places, reached, left = zip(*found, strict=True)
+    if not np.isfinite(left).all():
+        return params, optima, math.nan
+    best = int(np.argmax(reached))
+    if not one:
+        losses = np.append(-np.array(reached), optima.values[count:])
+        rest = np.append(np.array(left) + SAME, [slack_of(losses[0])] * (len(losses) - count))
+        order = np.argsort(losses)
+        of = {x: np.append([y[x] for y in places], v[count:], 0)[order] for x, v in starts.items()}
+        optima = optima_of(losses[None], rest)._replace(params=of)
+    return places[best], optima, left[best]
 
 
 def bound_lines(

@@ -125,18 +125,25 @@ class Narrow(NamedTuple):
     more: tuple[int, int] = 1, 1  # times as many rounds and steps of each, where steps are quick
 
 
-def optima_of(losses: np.ndarray) -> Optima:
+def optima_of(losses: np.ndarray, left: np.ndarray | None = None) -> Optima:
     """Where lineages ended, from the last three losses of each, (3, num_lineages).
+
+    :param left: what each has left to gain, (num_lineages,), by default by Aitken's estimate and a
+        ten-thousandth of the loss. Lineages agree that differ by no more.
 
     >>> print(optima_of(np.array([[10.2, 9.0], [10.0, 9.0], [9.9, 9.0]])))
     1 of 2 starts agree on the best optimum (losses 9, 9.9)
     """
-    left, order = remaining(losses), np.argsort(losses[-1])
-    last, left = losses[-1][order], left[order]
-    # A ten-thousandth, and what either would still gain.
-    slack = 0.02 + 1e-4 * np.abs(last[0]) + left[:, None] + left
-    same = np.abs(last[:, None] - last) <= slack
+    order = np.argsort(losses[-1])
+    last = losses[-1][order]
+    left = remaining(losses) + slack_of(last[0]) if left is None else left
+    same = np.abs(last[:, None] - last) <= left[order][:, None] + left[order]
     return Optima(last, int(same[0].sum()), int((same.sum(0) == 1).sum()))
+
+
+def slack_of(loss: float) -> float:
+    """What the estimate of what a lineage has left to gain is taken to be off."""
+    return 0.01 + 5e-5 * abs(loss)
 
 
 def remaining(losses: Any, xp: Any = np) -> Any:
