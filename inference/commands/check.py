@@ -17,7 +17,7 @@ from numpyro.infer.util import log_density
 from ..files.catalogue import blame, generics, methods
 from ..numerics.elimination import find_order
 from ..reading.anatomy import Anatomy, ProgramError, inspect
-from ..reading.arguments import rows_of
+from ..reading.arguments import rows_of, without_missing
 from ..reading.elimination import Chain, Component, Elements, Graph
 from ..reading.log_joint import find_affine, find_structure, log_joint
 from ..reading.marginal import marginal
@@ -49,11 +49,12 @@ def main(namespace: argparse.Namespace) -> int:
     anatomy: Anatomy | None = None
     arguments = (table.values,), kwargs
     with blame(name, "fails on this table"):
+        program = without_missing(program, *arguments)
         way = find_elimination(program, *arguments, plate=namespace.plate)
         sites = trace_shapes(program, *arguments)
         try:
-            anatomy = inspect(program, *arguments, plate=namespace.plate)
-            inspect_all(program, *arguments, namespace.plate)[1].check_rows_are_apart()
+            program, anatomy = inspect_all(program, *arguments, namespace.plate)
+            anatomy.check_rows_are_apart()
             anatomy.check_observed()
             rows = rows_of(anatomy, *arguments)
         except ProgramError:  # latents that belong to no row alone: a chain, or what rows share
@@ -61,6 +62,7 @@ def main(namespace: argparse.Namespace) -> int:
             if not isinstance(way, (Chain, Graph) if plates else Chain) or not way.observed:
                 raise
             anatomy = None
+    given = given._replace(program=program)
     holes = int((~table.mask).sum())
     print(f"table    {table.path}: {len(table.values)} rows, {len(table.columns)} columns, "
           f"{holes or 'no'} cell{'s' if holes > 1 else ''} missing")  # fmt: skip

@@ -133,6 +133,34 @@ def test_check_reads_rows_that_meet_as_em_does(folder, capsys, how):
     assert ["EM", "yes:", "over", "the", "graph"] in [x.split() for x in result.out.splitlines()]
 
 
+SOME = """
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+
+
+def model(data):
+    data = jnp.asarray(data)
+    mean = numpyro.sample("mean", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+    with numpyro.plate("rows", len(data), {plate}):
+        batch = numpyro.subsample(data, event_dim=1)
+        kind = numpyro.sample("kind", dist.Bernoulli(0.4))
+        numpyro.sample("seen", dist.Normal(mean[kind], 1.0), obs=batch[..., 0]{mask})
+"""
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{"plate": "subsample_size=5", "mask": ""}, {"plate": "", "mask": ", obs_mask=data[:, 1] > 0"}],
+    ids=["drawn rows", "missing responses"],
+)
+def test_check_reads_all_rows_and_the_responses_that_are_there(folder, capsys, how):
+    (folder / "mine.py").write_text(SOME.format(**how))
+    result = run(capsys, "check", "mine:model", "--data", "real.csv")
+    assert (result.status, result.err) == (0, "")
+    assert "plate    rows, 12 rows" in result.out and "each datum stands for itself" in result.out
+
+
 @pytest.mark.usefixtures("folder")
 def test_check_without_latents(capsys):
     result = run(capsys, "check", "bernoulli_product", "--data", "bits.csv")
