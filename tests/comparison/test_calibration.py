@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -12,7 +13,6 @@ import pytest
 from jax import random
 from legible import assert_legible
 from numpyro.infer import NUTS
-from tools import fast_jit
 
 import ppl_models
 from inference.baselines.samplers import binary_gibbs_kernel
@@ -190,7 +190,7 @@ def test_scalars_do_not_know_the_names_of_hidden_units(name):
         moved = {x: np.roll(-v, 1) for x, v in truth.items() if v.ndim} | {
             x: v for x, v in truth.items() if not v.ndim
         }
-    measured = fast_jit(lambda params: of_parameters(form, params, latents))
+    measured = jax.jit(lambda params: of_parameters(form, params, latents))
     before, after = measured(truth), measured(moved)
     assert len(before) >= 3
     for scalar, value in before.items():
@@ -321,7 +321,7 @@ def test_bits_begin_where_the_parameters_put_them():
         NUTS(binary_sparse_coding, find_heuristic_step_size=False),
     )  # fmt: skip
     place = {"weights": weights, "noise": jnp.log(1.0), "sparsity": jnp.log(0.4 / 0.6)}
-    begin = fast_jit(lambda key: kernel.init(key, 0, place, (data,), kwargs).z["causes"])
+    begin = jax.jit(lambda key: kernel.init(key, 0, place, (data,), kwargs).z["causes"])
     np.testing.assert_array_equal(begin(random.key(2)), causes)
 
 

@@ -5,6 +5,7 @@ Reading compiles nothing, so that many tables are read; a method compiles for ea
 the tables of one shape share it.
 """
 
+import jax
 import numpy as np
 import oracle
 import pytest
@@ -13,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax import numpy as jnp
 from jax import random
-from tools import fast_jit
 
 from inference import (
     EM,
@@ -245,7 +245,7 @@ PARAMS = {
 }
 
 
-@fast_jit  # once for all tables
+@jax.jit  # once for all tables
 def posterior(values, mask):
     posterior = EM(bernoulli_mixture, chunk_size=3).posterior(
         PARAMS, values, mask=mask, num_components=2

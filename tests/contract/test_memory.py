@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from jax import random
 from numpyro.infer.util import log_density
-from tools import fast_jit
 
 from inference import (
     EM,
@@ -52,7 +51,7 @@ METHODS = {
 
 
 def floats_a_row(function, *inputs):
-    compiled = fast_jit(function).lower(*inputs).compile()
+    compiled = jax.jit(function).lower(*inputs).compile()
     return compiled.memory_analysis().temp_size_in_bytes / 4 / ROWS
 
 

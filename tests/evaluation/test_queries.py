@@ -8,7 +8,6 @@ import numpyro.distributions as dist
 import oracle
 import pytest
 from jax import random
-from tools import fast_jit
 
 from inference import (
     complete,
@@ -31,7 +30,7 @@ PROBABILITY = np.exp(oracle.combination_log_evidence(WEIGHTS, BIAS, VECTORS))  #
 
 
 def copied(seed, **options):
-    return np.asarray(fast_jit(lambda key: prototypes(key, **options).data)(random.key(seed)))
+    return np.asarray(jax.jit(lambda key: prototypes(key, **options).data)(random.key(seed)))
 
 
 def chance_of(row, mask):
@@ -79,7 +78,7 @@ def test_completion_of_a_row_by_its_own_covariate():
 def test_completion_of_what_is_partly_seen():
     mask = np.array([[True, False, True, False], [False, False, False, True]] * 8)
     compute = lambda p: complete(combination_machine, p, VECTORS, mask=mask, num_causes=3)  # noqa: E731
-    filled = jax.device_get(fast_jit(compute)(PARAMS))
+    filled = jax.device_get(jax.jit(compute)(PARAMS))
     states = oracle.joint_states(causes=3)
     table = oracle.log_joint_table(
         oracle.log_joint_combination_machine,
@@ -109,7 +108,7 @@ def test_completion_of_what_is_partly_seen():
 
 def test_measures_of_a_machine_are_those_of_the_paper():
     rows = VECTORS[[0, 3, 5, 6, 9, 15, 15, 2]]
-    judge = fast_jit(lambda p, data: measure(combination_machine, p, data, num_causes=3))
+    judge = jax.jit(lambda p, data: measure(combination_machine, p, data, num_causes=3))
     measures = judge(PARAMS, jnp.asarray(rows))
     chance = {tuple(v): p for v, p in zip(VECTORS.tolist(), PROBABILITY, strict=True)}
     losses, errors, decoded = [], [], []
@@ -137,7 +136,7 @@ def test_measures_of_mixture_and_product():
     data = copied(0, copies=10, num_features=6, flip=0.1)
     probs = np.array([[0.9, 0.2, 0.6, 0.3, 0.8, 0.5], [0.2, 0.7, 0.4, 0.6, 0.1, 0.5]])
     mixed = {"mixing": np.array([0.3, 0.7]), "probs": probs}
-    judge = fast_jit(lambda p, data: measure(bernoulli_mixture, p, data, num_components=2))
+    judge = jax.jit(lambda p, data: measure(bernoulli_mixture, p, data, num_components=2))
     measures = judge(mixed, data)
     each = np.stack(
         [np.where(data == 1, np.log(p), np.log1p(-p)).sum(1) for p in np.asarray(probs)], axis=1
@@ -159,15 +158,15 @@ def test_measures_of_mixture_and_product():
 
 def test_single_bits_can_be_chosen():
     likes_ones = lambda rows: rows @ jnp.array([1.0, -1.0, 0.0, 2.0])  # noqa: E731
-    wrong = fast_jit(lambda bits: single_bit(likes_ones, jnp.asarray(VECTORS), bits).value)
+    wrong = jax.jit(lambda bits: single_bit(likes_ones, jnp.asarray(VECTORS), bits).value)
     np.testing.assert_allclose(wrong(np.array([2])), 0.5)
     np.testing.assert_allclose(wrong(np.array([0])), (VECTORS[:, 0] == 0).mean())
     own = np.arange(16)[:, None] % 4
     wanted = [[v[0] == 0, v[1] == 1, 0.5, v[3] == 0][n % 4] for n, v in enumerate(VECTORS)]
     np.testing.assert_allclose(wrong(own), np.mean(wanted))
-    picked = np.asarray(fast_jit(lambda key: chosen_bits(key, 16, WIDTH, 3))(random.key(0)))
+    picked = np.asarray(jax.jit(lambda key: chosen_bits(key, 16, WIDTH, 3))(random.key(0)))
     assert all(len(set(row)) == 3 for row in picked.tolist())
-    one = fast_jit(lambda data: log_loss(likes_ones, data))(VECTORS[:1])
+    one = jax.jit(lambda data: log_loss(likes_ones, data))(VECTORS[:1])
     assert np.isnan(one.standard_error)
 
 

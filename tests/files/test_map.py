@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from jax import random
 from numpyro.handlers import seed, substitute, trace
-from tools import fast_jit
 
 from inference.cli import main, make_parser
 from inference.files.map.figure import merge, spread_places
@@ -81,7 +80,7 @@ def test_program_draws_what_it_scores():
     """The table it returns holds each site in its own column."""
     kinds = (3, "real", "binary")
 
-    @fast_jit
+    @jax.jit
     def draw(key):
         program = seed(mixed_trait, key)
         sites = trace(program).get_trace(num_data=6, kinds=kinds)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import random
-from tools import assert_rate, fast_jit
+from tools import assert_rate
 
 from ppl_models.data import (
     DATASETS,
@@ -41,12 +41,12 @@ SYNTHETIC = {
 
 def draw(make, seed, **options):
     """A set as NumPy's arrays, drawn in one compiled piece."""
-    return jax.device_get(fast_jit(lambda key: make(key, **options))(random.key(seed)))
+    return jax.device_get(jax.jit(lambda key: make(key, **options))(random.key(seed)))
 
 
 @pytest.mark.parametrize("name", SYNTHETIC)
 def test_generator_is_a_pure_function_of_its_key(name):
-    make = fast_jit(SYNTHETIC[name])
+    make = jax.jit(SYNTHETIC[name])
     one, again, other = (make(random.key(seed)) for seed in (1, 1, 2))
     jax.tree.map(np.testing.assert_array_equal, one, again)
     assert (one.data != other.data).any()
@@ -72,7 +72,7 @@ def test_bars_hold_half_of_each_sign_and_the_noise_that_was_asked_for():
 
 
 def test_bars_choose_their_signs_anew_for_each_key():
-    weights = fast_jit(jax.vmap(lambda key: bars(key, num_data=1).weights))
+    weights = jax.jit(jax.vmap(lambda key: bars(key, num_data=1).weights))
     many = np.asarray(weights(random.split(random.key(0), 400)))
     assert_rate((many.sum(axis=-1) > 0).mean(axis=0), 0.5, 400)
 
@@ -135,11 +135,11 @@ def test_prototypes_are_copied_with_flips():
 
 
 def test_prototypes_are_fair_bits():
-    many = fast_jit(jax.vmap(lambda key: prototypes(key, copies=1).prototypes))
+    many = jax.jit(jax.vmap(lambda key: prototypes(key, copies=1).prototypes))
     assert_rate(np.asarray(many(random.split(random.key(0), 400))).mean(axis=(0, 1)), 0.5, 1200)
 
 
-@fast_jit
+@jax.jit
 def mean_and_log_prob(weights, bias, states):
     machine = CombinationCauses(weights, bias)
     return machine.mean, machine.log_prob(states)

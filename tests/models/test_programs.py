@@ -16,7 +16,6 @@ from numpyro import handlers
 from numpyro.distributions import constraints
 from numpyro.infer import SVI, Predictive, TraceGraph_ELBO
 from numpyro.infer.util import log_density
-from tools import fast_jit
 
 import ppl_models
 
@@ -134,7 +133,7 @@ def test_svi_with_a_guide_that_draws_the_binary_latents(name):
 
     svi = SVI(model, guide, numpyro.optim.Adam(0.01), TraceGraph_ELBO())
 
-    @fast_jit
+    @jax.jit
     def run(key):
         result = svi.run(key, 3, data, progress_bar=False, **CASES[name].arguments)
         return result.losses, result.params
@@ -148,7 +147,7 @@ def test_noise_may_be_absent_or_one_for_each_column():
     noise = np.array([0.0, 0.0, 1.0, 2.0, 0.5])
     sizes = {"num_data": 50, "num_features": FEATURES, "num_factors": 2}
     draw = Predictive(ppl_models.clipped_gaussian, num_samples=1)
-    sites = jax.device_get(fast_jit(lambda key: draw(key, noise=noise, **sizes))(random.key(0)))
+    sites = jax.device_get(jax.jit(lambda key: draw(key, noise=noise, **sizes))(random.key(0)))
     sites = {site: value[0] for site, value in sites.items()}
     sign = sites["factors"] @ sites["weights"] + sites["bias"] > 0
     hard = np.broadcast_to(noise, (FEATURES,)) == 0

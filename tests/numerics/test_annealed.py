@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from jax import random
 from scipy.special import logsumexp, softmax
-from tools import fast_jit
 
 from inference.numerics.annealed import anneal, log_mean
 
@@ -31,7 +30,7 @@ def test_likelihood_of_every_datum_at_once():
             bits = bits.at[..., i].set(random.bernoulli(key_bit, jax.nn.sigmoid(odds)) + 0.0)
         return bits
 
-    @fast_jit
+    @jax.jit
     def run():
         start = random.bernoulli(random.key(0), prior, (400, 4, 2)) + 0.0
         betas = jnp.linspace(0.0, 1.0, 20)
@@ -57,7 +56,7 @@ def test_more_steps_make_a_surer_estimate():
     log_density = lambda x, beta: -0.5 * (x * (1 + 9 * beta)) ** 2  # noqa: E731
     draw = lambda key, x, beta: random.normal(key, x.shape) / (1 + 9 * beta)  # noqa: E731
 
-    @fast_jit
+    @jax.jit
     def estimate():
         start = random.normal(random.key(0), (500,))
         paths = (jnp.linspace(0.0, 1.0, steps) for steps in (3, 100))
@@ -72,7 +71,7 @@ def test_more_steps_make_a_surer_estimate():
 
 def test_log_mean_has_the_standard_error_of_repeated_estimates():
     """The delta method, held to 2000 means of 50 weights each."""
-    run = fast_jit(lambda: log_mean(0.5 * random.normal(random.key(0), (50, 2000))))
+    run = jax.jit(lambda: log_mean(0.5 * random.normal(random.key(0), (50, 2000))))
     estimate = jax.device_get(run())
     np.testing.assert_allclose(estimate.standard_error.mean(), np.std(estimate.value), rtol=0.1)
     # E[log-normal] = exp(σ²/2); the log of a mean of 50 lies a little lower.

@@ -9,7 +9,6 @@ from beyond import noisy_or_words as word_study
 from jax import random
 from scipy import stats
 from scipy.special import logsumexp
-from tools import fast_jit
 
 from inference.papers import noisy_or_lines as line_study
 from inference.papers import noisy_or_shifter as shift_study
@@ -18,7 +17,7 @@ from ppl_models.data.strokes import stroke_masks
 
 
 def test_the_network_drawn_by_hand_is_found_complete_and_a_blend_is_not():
-    @fast_jit
+    @jax.jit
     def find(params):
         owner = line_study.line_units(params)
         return owner.any(0), line_study.patterns_recovered(params, owner)
@@ -46,7 +45,7 @@ def test_likelihoods_of_the_generator_and_of_a_network():
     states = np.indices((2,) * 10).reshape(10, -1).T
     pictures = np.unique(states @ stroke_masks(5) > 0, axis=0).astype(np.float32)
 
-    @fast_jit
+    @jax.jit
     def compute(key, pictures, params):
         data = lines(key, 400).data
         return (
@@ -66,8 +65,8 @@ def test_likelihoods_of_the_generator_and_of_a_network():
 
 def test_which_shifts_can_be_told_and_what_their_features_are():
     row = np.array([[0, 0, 0, 0, 0, 0, 0, 0], [1, 0, 1, 0, 1, 0, 1, 0], [1, 0, 0, 0, 0, 0, 0, 0]])
-    assert fast_jit(shift_study.decidable)(row).tolist() == [False, False, True]
-    truth = jax.device_get(fast_jit(lambda key: shifter(key, 200))(random.key(0)))
+    assert jax.jit(shift_study.decidable)(row).tolist() == [False, False, True]
+    truth = jax.device_get(jax.jit(lambda key: shifter(key, 200))(random.key(0)))
     masks = shift_study.feature_masks()
     # Each pattern is the union of the features of its own direction at its bits.
     start = np.where(np.asarray(truth.direction) > 0, 0, 8)
@@ -93,7 +92,7 @@ def by_hand():
 
 def test_with_feedback_the_direction_is_seen_and_without_it_is_not():
 
-    @fast_jit
+    @jax.jit
     def compute(params, keys):
         truth = shifter(keys[0], 60)
         votes = shift_study.vote(shift_study.look(params, truth.data, keys[1]))
@@ -169,7 +168,7 @@ def test_where_limited_gibbs_sampling_ends_is_exact():
     states = [tuple(map(int, np.binary_repr(i, 3))) for i in range(8)]
     rules, start = np.array([0.2, 0.4]), rng.dirichlet(np.ones(8), 2)
 
-    @fast_jit
+    @jax.jit
     def compute(params, data):
         joint = line_study.log_joints(params, data)
         return joint, line_study.where_it_ends(joint, start, rules, 2)
@@ -190,7 +189,7 @@ def test_the_prior_of_the_second_layer_and_its_independent_twin():
     rng = np.random.default_rng(1)
     params = {"weights_2": rng.random((2, 3)), "leak_1": rng.random(3), "leak_2": rng.random(2)}
 
-    @fast_jit
+    @jax.jit
     def compute(params):
         prior = line_study.second_layer(params)
         return prior, line_study.independent(prior)

@@ -5,7 +5,6 @@ import numpy as np
 import oracle
 from beyond import quickscore
 from beyond.quickscore import Causes, grouped, learn, log_empty, log_likelihood, log_truncated
-from tools import fast_jit
 
 WIDTH = 4
 STATES = np.indices((2, 2, 2)).reshape(3, -1).T
@@ -30,7 +29,7 @@ def test_rows_are_summed_and_learned_from_as_by_all_states(monkeypatch):
     all_rows, seen = grouped(ROWS, (4,)), grouped(table, (4,))
     smoothing = np.full(WIDTH, 0.3, np.float32)
 
-    @fast_jit
+    @jax.jit
     def compute(causes):
         chunk = jax.tree.map(lambda x: x[0], all_rows[0])
         values = log_likelihood(causes, chunk), log_truncated(causes, chunk)

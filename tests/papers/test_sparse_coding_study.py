@@ -10,7 +10,6 @@ import numpy as np
 from jax import random
 from oracle import all_states, selection_scores
 from scipy.stats import multivariate_normal
-from tools import fast_jit
 
 from inference.evaluation.evidence import likelihood
 from inference.methods.continuous.quadrature import QuadratureEM
@@ -31,7 +30,7 @@ def test_recovery_is_blind_to_order_and_scale_but_not_to_a_bar_found_twice():
     true = np.asarray(jax.jit(lambda key: bars(key, 1).weights)(random.key(0)))
     order = np.random.default_rng(1).permutation(10)
     shuffled = true[order] * np.linspace(0.5, 2.0, 10, dtype=np.float32)[:, None]
-    recovered = fast_jit(all_bars_recovered)
+    recovered = jax.jit(all_bars_recovered)
     assert recovered(true, shuffled)
     twice = shuffled.copy()
     twice[3] = twice[4]
@@ -49,10 +48,10 @@ def test_selection_function_is_that_of_the_paper():
 
 def test_improved_recipe_chooses_among_its_starts_by_free_energy():
     method, key = paper_recipe(1.0), random.key(3)
-    trial = fast_jit(partial(bars_trial, method, 300, 3, num_steps=12))(key)
+    trial = jax.jit(partial(bars_trial, method, 300, 3, num_steps=12))(key)
     key_data, key_fit = random.split(key)
 
-    @fast_jit
+    @jax.jit
     def last_loss(key_start):
         data = bars(key_data, 300).data
         state = method.init(key_start, data, num_causes=10)

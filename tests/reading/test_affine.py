@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax import random
 from small_programs import CASES, mixture_case
-from tools import close, fast_jit, in_double, quick_run
+from tools import close, in_double, quick_run
 
 from inference import EM, AllStates, StepwiseEM, Structure
 from inference.reading.handlers import table_of
@@ -32,7 +32,7 @@ def test_form_in_the_datum(name):
     weights = random.uniform(random.key(0), (len(table), reader.anatomy.num_data))
     other = {site: 0.9 * value + 0.01 for site, value in case.typed().items()}
 
-    @fast_jit
+    @jax.jit
     def both(params, other):
         form = reader.affine_form(params, table[:, 0], args)
         cells = reader.cells(params, args)
@@ -110,5 +110,5 @@ def test_a_cause_far_from_all_rows_costs_no_digits():
         loss -= np.logaddexp.reduce(terms)
     method, sizes = EM(binary_sparse_coding), {"num_causes": 3, "superposition": "max"}
     state = method.init(random.key(0), data, init_params=params, **sizes)
-    found = fast_jit(lambda state: method.update(state, data, **sizes)[1])(state)
+    found = jax.jit(lambda state: method.update(state, data, **sizes)[1])(state)
     np.testing.assert_allclose(found, loss, rtol=1e-5)

@@ -15,7 +15,7 @@ from numpyro.handlers import condition
 from numpyro.infer import Predictive
 from numpyro.infer.util import log_density
 from scipy import optimize, special, stats
-from tools import assert_rate, fast_jit, near, sample
+from tools import assert_rate, near, sample
 
 from inference import (
     EM,
@@ -73,7 +73,7 @@ BOUNDS = {
 def test_every_value_between_the_bounds_is_listed_and_no_other(bounds):
     program, seen = steps(*bounds), jnp.asarray(SEEN)
     density = lambda p: log_density(marginal(program), (seen,), {}, p)[0]  # noqa: E731
-    near(fast_jit(density)(PARAMS), evidence(*bounds).sum() + stats.gamma.logpdf(1.5, 2.0))
+    near(jax.jit(density)(PARAMS), evidence(*bounds).sum() + stats.gamma.logpdf(1.5, 2.0))
     near(log_likelihood(program, PARAMS, seen).value, evidence(*bounds))
     values, logs = joint(*bounds)
     weight = np.array(list(map(special.softmax, logs)))
@@ -87,7 +87,7 @@ def test_every_value_between_the_bounds_is_listed_and_no_other(bounds):
     near(of_em.mean[:, 0], mean)
     np.testing.assert_array_equal(of_em.best[:, 0], best)
     draw = Predictive(recover(program), {"scale": jnp.full(400, 1.5)}, parallel=True)
-    draws = np.asarray(fast_jit(lambda key: draw(key, seen)["step"])(random.key(1)))
+    draws = np.asarray(jax.jit(lambda key: draw(key, seen)["step"])(random.key(1)))
     error = np.sqrt((weight * (values - mean[:, None]) ** 2).sum(1) / 400)
     assert (np.abs(draws.mean(0) - mean) <= 5 * error).all()
     assert (draws >= np.min(values)).all() and (draws <= np.max(values)).all()
@@ -97,7 +97,7 @@ def test_rows_may_have_bounds_of_their_own():
     low, high = np.array([-3, 0, 2, 30]), np.array([3, 0, 9, 60])
     program, seen = steps(low, high), jnp.asarray(SEEN)
     density = lambda p: log_density(marginal(program), (seen,), {}, p)[0]  # noqa: E731
-    value, slope = fast_jit(jax.value_and_grad(density))(PARAMS)
+    value, slope = jax.jit(jax.value_and_grad(density))(PARAMS)
     near(value, evidence(low, high).sum() + stats.gamma.logpdf(1.5, 2.0))
     assert jnp.isfinite(slope["scale"])
     with pytest.raises(ProgramError, match=r"different bounds: up_to\(model, most\)"):
@@ -117,7 +117,7 @@ def test_trials_of_a_binomial_that_differ_between_rows():
     for y, n in zip(success, trials, strict=True):
         k = np.arange(n + 1)
         wanted += np.log((stats.binom.pmf(k, n, 0.4) * stats.norm.pdf(y, k)).sum())
-    near(fast_jit(lambda y: log_density(marginal(program), (y,), {}, {})[0])(success), wanted)
+    near(jax.jit(lambda y: log_density(marginal(program), (y,), {}, {})[0])(success), wanted)
 
 
 def test_bounds_that_the_program_computes_are_refused():
@@ -131,7 +131,7 @@ def test_bounds_that_the_program_computes_are_refused():
     near(log_likelihood(program, PARAMS, jnp.asarray(SEEN)).value, evidence(-3, 3))
     for read in (marginal(computed), recover(computed, best=True)):
         with pytest.raises(ProgramError, match=r"'step'.*least value is not known.*NumPy"):
-            fast_jit(lambda y, read=read: log_density(read, (y,), {}, {})[0])(jnp.asarray(SEEN))
+            jax.jit(lambda y, read=read: log_density(read, (y,), {}, {})[0])(jnp.asarray(SEEN))
 
 
 def test_em_learns_beside_values_between_bounds():
@@ -206,7 +206,7 @@ def test_a_chain_of_levels_that_begin_at_one():
     paths = list(itertools.product((1, 2, 3), repeat=5))
     params = {"noise": jnp.array(0.8)}
     density = lambda p: log_density(marginal(program), (jnp.asarray(seen),), {}, p)[0]  # noqa: E731
-    near(fast_jit(density)(params), total(0.8) + stats.gamma.logpdf(0.8, 2.0, scale=0.5))
+    near(jax.jit(density)(params), total(0.8) + stats.gamma.logpdf(0.8, 2.0, scale=0.5))
     em = EM(program)
     posterior = em.posterior(params, jnp.asarray(seen))
     np.testing.assert_array_equal(posterior.best["level"], paths[logs(0.8).argmax()])

@@ -16,7 +16,7 @@ from numpyro.contrib.control_flow import scan
 from numpyro.distributions.util import clamp_probs
 from numpyro.infer import log_likelihood
 from numpyro.infer.util import log_density
-from tools import fast_jit, near
+from tools import near
 
 from inference import ProgramError, inspect, latent_posterior, marginal, recover
 from inference.reading.survey import find_chain
@@ -104,8 +104,8 @@ def test_one_sequence_as_funsor_has_it():
     seen = jnp.asarray(SEEN[:, 0, 0])
     ours = lambda p: log_density(marginal(single), (seen,), {}, p)[0]  # noqa: E731
     theirs = enum(config_enumerate(single), first_available_dim=-1)
-    wanted = fast_jit(jax.value_and_grad(lambda p: enumerated(theirs, (seen,), {}, p)[0]))(PARAMS)
-    summed = fast_jit(jax.value_and_grad(ours))(PARAMS)
+    wanted = jax.jit(jax.value_and_grad(lambda p: enumerated(theirs, (seen,), {}, p)[0]))(PARAMS)
+    summed = jax.jit(jax.value_and_grad(ours))(PARAMS)
     near(summed[0], wanted[0])
     for site in PARAMS:
         near(summed[1][site], wanted[1][site])
@@ -119,7 +119,7 @@ def test_one_sequence_as_funsor_has_it():
 
 def by_likelihood(program, *args, params=PARAMS):
     compute = lambda p: log_likelihood(marginal(program), p, *args, batch_ndims=0)  # noqa: E731
-    return fast_jit(compute)(params)["seen"]
+    return jax.jit(compute)(params)["seen"]
 
 
 @pytest.mark.parametrize("most", [1 << 24, 0], ids=["side by side", "step by step"])
@@ -158,8 +158,8 @@ def test_steps_after_the_end_add_nothing(length):
 
     near(by_likelihood(program, jnp.asarray(seen), lengths), [paths(n) for n in range(N)])
     theirs, arguments = enum(config_enumerate(program), first_available_dim=-2), (seen, lengths)
-    wanted = fast_jit(lambda p: enumerated(theirs, arguments, {}, p)[0])(PARAMS)
-    found = fast_jit(lambda p: log_density(marginal(program), arguments, {}, p)[0])(PARAMS)
+    wanted = jax.jit(lambda p: enumerated(theirs, arguments, {}, p)[0])(PARAMS)
+    found = jax.jit(lambda p: log_density(marginal(program), arguments, {}, p)[0])(PARAMS)
     near(found + (length - lengths).sum() * np.log(K), wanted)
 
 
@@ -258,7 +258,7 @@ def test_the_handler_runs_the_scan_on_the_recovered_path():
         trace = handlers.trace(program).get_trace(seen, LENGTHS)
         return {name: site["value"] for name, site in trace.items() if site["type"] == "sample"}
 
-    sites = fast_jit(run)(jnp.asarray(SEEN))
+    sites = jax.jit(run)(jnp.asarray(SEEN))
     assert set(sites) == {"move", "level", "first", "begun", "state", "seen"}
     paths, logs = by_path(0, 2)
     np.testing.assert_array_equal(sites["state"][:, 0, 0], paths[logs.argmax()][1:])
@@ -292,7 +292,7 @@ def test_second_order_and_two_latents_a_step():
     # NumPyro gives a scan its values in the order of its steps, whichever rows these have.
     near(density(backwards, (turned,), PARAMS), np.logaddexp.reduce(logs))
     given_back = handlers.substitute(recover(backwards, best=True), data=PARAMS)
-    recovered = fast_jit(lambda y: handlers.trace(given_back).get_trace(y)["flip"]["value"])(turned)
+    recovered = jax.jit(lambda y: handlers.trace(given_back).get_trace(y)["flip"]["value"])(turned)
     np.testing.assert_array_equal(recovered, best[::-1])
 
 
@@ -310,7 +310,7 @@ def test_a_minibatch_of_sequences_is_scaled():
 
     seen = jnp.asarray(SEEN[..., 0])
     each = by_likelihood(program, seen)
-    whole = fast_jit(lambda p: log_density(marginal(program), (seen,), {}, p)[0])(PARAMS)
+    whole = jax.jit(lambda p: log_density(marginal(program), (seen,), {}, p)[0])(PARAMS)
     prior = sum(dist.Normal(0.0, 2.0).log_prob(LEVEL)) + K * np.log(2.0)
     near(whole, 10.0 * each.sum() + prior)
 

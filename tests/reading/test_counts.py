@@ -14,7 +14,7 @@ from numpyro.infer import NUTS, SVI, Predictive, Trace_ELBO
 from numpyro.infer.autoguide import AutoDelta
 from numpyro.infer.util import log_density
 from scipy import special, stats
-from tools import close, fast_jit, in_double, near, sample
+from tools import close, in_double, near, sample
 
 from inference import (
     EM,
@@ -99,7 +99,7 @@ def density(program, *args):
 
 def test_an_n_mixture_is_summed_beyond_its_data():
     """Value, gradient by differences, and the posterior of the counts."""
-    total, slopes = fast_jit(jax.value_and_grad(density(marginal(n_mixture), FEW)))(PARAMS)
+    total, slopes = jax.jit(jax.value_and_grad(density(marginal(n_mixture), FEW)))(PARAMS)
     prior = dist.Gamma(2.0, 0.3).log_prob(6.0)
     near(total, few_evidence(600).sum() + prior)
     # By Fisher's identity: Σ E[n | y] / rate − 1, and the prior's own slope.
@@ -124,7 +124,7 @@ def test_double_precision_reaches_the_densities_of_counts():
     wanted = special.logsumexp(logs, axis=0)
     program, data = up_to(n_mixture, 1000), jnp.asarray(seen)
     prior = stats.gamma.logpdf(rate, 2.0, scale=1 / 0.3)
-    close(fast_jit(density(marginal(program), data))(params) - prior, wanted.sum(), 1e-12)
+    close(jax.jit(density(marginal(program), data))(params) - prior, wanted.sum(), 1e-12)
     close(log_likelihood(program, params, data).value, wanted, 1e-12)
     close(EM(program).posterior(params, data).evidence, wanted, 1e-12)
     posterior = latent_posterior(random.key(0), program, params, data, batch_ndims=0)
@@ -174,7 +174,7 @@ def test_a_count_that_depends_on_a_count():
                 total += each * stats.binom.pmf(y1, n, 0.5) * stats.binom.pmf(y2, m, 0.5)
         wanted.append(np.log(total))
     short = up_to(program, 20)
-    value = fast_jit(lambda y: log_density(marginal(short), (y, jnp.asarray(second)), {}, {})[0])
+    value = jax.jit(lambda y: log_density(marginal(short), (y, jnp.asarray(second)), {}, {})[0])
     near(value(jnp.asarray(first)), sum(wanted))
     missed = left_out(short, {}, jnp.asarray(first), jnp.asarray(second))
     assert float(missed["alive"].max()) < 1e-6
@@ -199,7 +199,7 @@ def test_nuts_on_counts_in_real_noise():
 def test_animals_of_which_a_tenth_is_seen(chance):
     params = {"rate": jnp.array(300.0), "share": jnp.array(0.1)}
     prior = stats.gamma.logpdf(300.0, 1.0, scale=1 / 0.003)  # that of the share is one
-    value = fast_jit(density(marginal(detected(chance)), SEEN))(params)
+    value = jax.jit(density(marginal(detected(chance)), SEEN))(params)
     close(value, special.logsumexp(detected_logs(300.0), axis=0).sum() + prior, 1e-9)
 
 
@@ -245,12 +245,12 @@ def test_samplers_and_guides_say_so_too():
 
 def test_what_samplers_try_far_from_the_data_is_not_reported():
     """But parameters that are better than all before are."""
-    program = fast_jit(density(marginal(detected(0.1)), SEEN))
+    program = jax.jit(density(marginal(detected(0.1)), SEEN))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for rate in (300.0, 310.0, 2000.0):
             program({"rate": rate}).block_until_ready()
-    short = fast_jit(density(marginal(up_to(detected(0.1), 250)), SEEN))
+    short = jax.jit(density(marginal(up_to(detected(0.1), 250)), SEEN))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         short({"rate": 20.0}).block_until_ready()
@@ -272,7 +272,7 @@ def test_the_posterior_of_counts_lengthens_its_list():
 def test_draws_of_counts_say_that_their_list_is_too_short():
     draw = Predictive(recover(detected(0.1)), {"rate": jnp.full(3, 2000.0)})
     with pytest.warns(UserWarning, match=REACHED):
-        jax.block_until_ready(fast_jit(lambda key: draw(key, SEEN))(random.key(0)))
+        jax.block_until_ready(jax.jit(lambda key: draw(key, SEEN))(random.key(0)))
         jax.effects_barrier()
 
 
@@ -294,11 +294,11 @@ def test_a_population_that_all_visits_share():
         with numpyro.plate("visits", len(seen)):
             numpyro.sample("seen", dist.Binomial(number, 0.1), obs=seen)
 
-    run = fast_jit(density(marginal(program), seen))
+    run = jax.jit(density(marginal(program), seen))
     wanted = special.logsumexp(detected_logs(300.0, seen=seen[None]))
     near(run({"rate": 300.0}), wanted + stats.gamma.logpdf(300.0, 1.0, scale=1 / 0.003))
     with pytest.warns(UserWarning, match=REACHED):
-        fast_jit(density(marginal(program), seen))(FAR).block_until_ready()
+        jax.jit(density(marginal(program), seen))(FAR).block_until_ready()
         jax.effects_barrier()
 
 
@@ -307,11 +307,11 @@ def test_lists_that_are_too_long_for_all_rows_at_once(monkeypatch):
     """The program then runs on a chunk of rows; a distribution of one column serves three."""
     for module in ("strategy", "marginal", "state_sums"):
         monkeypatch.setattr(f"inference.reading.{module}.product_floats", lambda: 10_000)
-    run = fast_jit(density(marginal(detected(0.1)), jnp.asarray(SEEN)))
+    run = jax.jit(density(marginal(detected(0.1)), jnp.asarray(SEEN)))
     wanted = special.logsumexp(detected_logs(300.0), axis=0).sum()
     close(run({"rate": 300.0}), wanted + stats.gamma.logpdf(300.0, 1.0, scale=1 / 0.003))
     with pytest.warns(UserWarning, match=REACHED):
-        run = fast_jit(density(marginal(detected(0.1)), jnp.asarray(SEEN)))
+        run = jax.jit(density(marginal(detected(0.1)), jnp.asarray(SEEN)))
         run({"rate": 2000.0}).block_until_ready()
         jax.effects_barrier()
 
@@ -359,8 +359,8 @@ def test_two_counts_together_are_not_more_than_can_be_summed():
     seen = np.array([4, 60])
     assert (1 + length(program, seen)) ** 2 <= 1 << 16
     # The sum of two Poisson counts is one, and so is what is seen of it.
-    value = fast_jit(lambda y: density(marginal(program), y)({}))
+    value = jax.jit(lambda y: density(marginal(program), y)({}))
     with pytest.raises(ProgramError, match="not known yet"):
         value(seen)
-    value = fast_jit(lambda: density(marginal(program), seen)({}))
+    value = jax.jit(lambda: density(marginal(program), seen)({}))
     near(value(), stats.poisson.logpmf(seen, 5.0).sum(), 1e-4)

@@ -10,7 +10,7 @@ import numpyro.distributions as dist
 import pytest
 from jax import random
 from numpyro.distributions import constraints
-from tools import fast_jit, near
+from tools import near
 
 from inference import QuadratureEM
 from inference.reading.distributions import with_finite_slopes
@@ -46,7 +46,7 @@ def test_slopes_of_a_bit(bit):
         place, bits = jnp.asarray(logits), jnp.full(len(logits), bit)
         own = dist.Bernoulli(logits=place, validate_args=False).log_prob(bits)
         np.testing.assert_array_equal(log_prob(place, bits), own)
-        once, twice, by_bit = (fast_jit(jax.vmap(slope))(place, bits) for slope in slopes)
+        once, twice, by_bit = (jax.jit(jax.vmap(slope))(place, bits) for slope in slopes)
     near(once, np.where(finite, bit - share, 0.0))
     near(twice, np.where(finite, -share * (1.0 - share), 0.0))
     near(by_bit, np.where(finite, logits, 0.0))
@@ -67,8 +67,8 @@ def test_levels_far_from_the_predictor():
         fn = with_finite_slopes(dist.OrderedLogistic(predictor, cuts).mask(True).to_event(1))
         return fn.log_prob(levels)
 
-    near(fast_jit(total)(predictor, jnp.asarray(CUTS)), wanted)
-    slopes = fast_jit(jax.grad(lambda *x: total(*x).sum(), argnums=(0, 1)))
+    near(jax.jit(total)(predictor, jnp.asarray(CUTS)), wanted)
+    slopes = jax.jit(jax.grad(lambda *x: total(*x).sum(), argnums=(0, 1)))
     for slope in slopes(predictor, jnp.asarray(CUTS)):
         assert np.isfinite(slope).all() and (np.abs(slope) > 1e-3).any()
 

@@ -1,11 +1,11 @@
 """A plate that draws its rows is read on all of them by a method that deals with rows itself."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax import random
-from tools import fast_jit
 
 from inference import EM, Search, StepwiseEM, Structure
 from inference.reading.reader import open_program
@@ -32,7 +32,7 @@ def test_all_rows_are_read():
         arguments = ((data,), {"size": size})
         reader, rows = open_program(mixture, *arguments, structure=Structure.GENERAL)
         assert rows.num_data == reader.anatomy.num_data == 40
-        run = fast_jit(lambda p, r=reader, a=arguments: r.log_joint(p, table, a))
+        run = jax.jit(lambda p, r=reader, a=arguments: r.log_joint(p, table, a))
         readings.append(np.asarray(run(params)))
     np.testing.assert_array_equal(*readings)
     losses = []
@@ -40,7 +40,7 @@ def test_all_rows_are_read():
         # All rows in one batch: the first loss is that of EM on the program without its draws.
         em = method(mixture, **({} if method is EM else {"batch_size": 40}))
         state = em.init(random.key(0), data, init_params=params, size=size)
-        losses.append(float(fast_jit(lambda s, e=em, n=size: e.update(s, data, size=n)[1])(state)))
+        losses.append(float(jax.jit(lambda s, e=em, n=size: e.update(s, data, size=n)[1])(state)))
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
 
 

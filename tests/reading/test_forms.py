@@ -11,7 +11,7 @@ import numpyro.distributions as dist
 import pytest
 from jax.scipy.special import logsumexp
 from numpyro.infer.util import log_density
-from tools import close, fast_jit
+from tools import close
 
 from inference import AllStates, AtMost, Given, Structure, inspect, marginal
 from inference.reading import marginal as marginal_module
@@ -147,7 +147,7 @@ def test_forms_are_the_program_on_its_states(name, digits, request):
     def slow(params):
         return logsumexp(log_joint(example.model, anatomy, params, table, (args, kwargs)), axis=0)
 
-    @fast_jit
+    @jax.jit
     def both(params):
         (value, pull), (wanted, pull_slowly) = jax.vjp(fast, params), jax.vjp(slow, params)
         return value, wanted, pull(jnp.ones(ROWS))[0], pull_slowly(jnp.ones(ROWS))[0]

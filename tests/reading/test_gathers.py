@@ -12,7 +12,7 @@ from every_state import check, density
 from jax import random
 from numpyro.infer.util import log_density
 from scipy import stats
-from tools import fast_jit, near
+from tools import near
 from zoo_programs import ZOO, dawid_skene_long, ising_edges, parents
 
 from inference import EM, ProgramError, QuadratureEM, TruncatedEM, marginal
@@ -103,8 +103,8 @@ def test_an_index_without_a_value_is_refused_and_the_advice_runs():
     whole = lambda p, *data: log_density(marginal(dawid_skene_long), data, {}, p)[0]  # noqa: E731
     with pytest.raises(ProgramError, match=r"jax.jit\(lambda params: log_density"):
         jax.jit(whole)(params, label, item, annotator)
-    advised = fast_jit(lambda p: whole(p, label, item, annotator))(params)
-    data_alone = fast_jit(lambda p, label: whole(p, label, item, annotator))
+    advised = jax.jit(lambda p: whole(p, label, item, annotator))(params)
+    data_alone = jax.jit(lambda p, label: whole(p, label, item, annotator))
     near(data_alone(params, label), advised)
 
 
@@ -125,5 +125,5 @@ def test_em_climbs_the_evidence_of_latents_that_meet():
     near(-result.losses[0], evidence(0.3))
     near(-result.losses[-1], evidence(float(result.params["coupling"])), 0.1)
     assert (np.diff(result.losses) <= 1e-4).all() and result.losses[-1] < result.losses[0]
-    posterior = fast_jit(lambda p: EM(ising_edges).posterior(p, y, edges).probabilities["spin"])
+    posterior = jax.jit(lambda p: EM(ising_edges).posterior(p, y, edges).probabilities["spin"])
     assert posterior(start).shape == (5, 2)

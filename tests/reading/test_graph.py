@@ -13,7 +13,7 @@ from numpyro.infer import log_likelihood
 from numpyro.infer.reparam import LocScaleReparam
 from numpyro.infer.util import log_density
 from numpyro.ops.indexing import Vindex
-from tools import fast_jit, near
+from tools import near
 
 from inference import ProgramError, marginal
 from inference.reading.survey import find_graph
@@ -106,7 +106,7 @@ def test_a_spike_and_a_slab_as_funsor_has_it():
     theirs = enum(spike_and_slab, first_available_dim=-2)
 
     def value_and_slope(function):
-        return fast_jit(jax.value_and_grad(lambda p: function(p)[0]))(params)
+        return jax.jit(jax.value_and_grad(lambda p: function(p)[0]))(params)
 
     wanted = value_and_slope(lambda p: enumerated(theirs, (design, response), {}, p))
     summed = value_and_slope(
@@ -165,9 +165,9 @@ def test_a_loop_is_a_chain_however_long():
     near(density(program, (jnp.asarray(seen),), {"stay": jnp.array(stay)}), total)
     few = (jnp.asarray(seen[:3]),)
     theirs = enum(config_enumerate(program), first_available_dim=-1)
-    wanted = fast_jit(jax.grad(lambda x: enumerated(theirs, few, {}, {"stay": x})[0]))(stay)
+    wanted = jax.jit(jax.grad(lambda x: enumerated(theirs, few, {}, {"stay": x})[0]))(stay)
     ours = lambda x: log_density(marginal(program), few, {}, {"stay": x})[0]  # noqa: E731
-    near(fast_jit(jax.grad(ours))(stay), wanted)
+    near(jax.jit(jax.grad(ours))(stay), wanted)
 
 
 def test_latents_of_a_plate_that_meet_outside_of_it():

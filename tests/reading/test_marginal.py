@@ -18,7 +18,7 @@ from numpyro.infer.util import initialize_model, log_density
 from numpyro.optim import Adam
 from scipy.stats import norm, poisson
 from small_programs import CASES, NUM_DATA, NUM_FEATURES, mixture_case
-from tools import density, fast_jit, in_double, near, oracle_evidence, sample
+from tools import density, in_double, near, oracle_evidence, sample
 
 from inference import EM, AtMost, Given, TruncatedEM, marginal
 from inference.reading import state_sums
@@ -56,7 +56,7 @@ def test_a_factor_inside_the_plate_counts(way):
         return way(tilted).posterior(params, jnp.asarray(data)).evidence.sum()
 
     params = {"mean": np.array(0.8)}
-    value, slope = fast_jit(jax.value_and_grad(found))({"mean": jnp.array(0.8)})
+    value, slope = jax.jit(jax.value_and_grad(found))({"mean": jnp.array(0.8)})
     near(value, evidence(params), 1e-9)
     near(slope["mean"], oracle.finite_difference(evidence, params)["mean"], 1e-8)
 
@@ -81,7 +81,7 @@ def test_marginal_is_the_sum_over_states(name, monkeypatch):
         (value,) = log_likelihood(program, params, *args, batch_ndims=0, **kwargs).values()
         return value, value
 
-    slopes, value = fast_jit(jax.jacrev(per_datum, has_aux=True))(case.typed())
+    slopes, value = jax.jit(jax.jacrev(per_datum, has_aux=True))(case.typed())
     near(value, evidence(case.params), 1e-9)
     for site, wanted in oracle.finite_difference(evidence, case.params).items():
         wanted = np.moveaxis(wanted, -1, 0)
@@ -128,7 +128,7 @@ def test_nuts_potential():
 
     typed = {name: jnp.asarray(value, float) for name, value in free.items()}
 
-    @fast_jit
+    @jax.jit
     def potential(free):
         info = initialize_model(
             random.key(0), model, init_strategy=init_to_value(values=case.typed()),
@@ -157,7 +157,7 @@ def test_svi_loss():
     state = jax.jit(lambda key: svi.init(key, *args, **kwargs))(random.key(0))
     prior = norm(0.0, 3.0).logpdf(case.params["weights"]).sum()
     prior += norm(0.0, 100.0).logpdf(case.params["bias"]).sum()
-    step = fast_jit(lambda state: svi.update(state, *args, **kwargs))
+    step = jax.jit(lambda state: svi.update(state, *args, **kwargs))
     state, first = step(state)
     near(first, -(evidence.sum() + prior))
     for _ in range(3):
@@ -170,7 +170,7 @@ def test_predictive_simulates_the_program():
     params = {name: value[None] for name, value in CASES["sparse_coding"].typed().items()}
     draw = Predictive(marginal(binary_sparse_coding), params)
     size = {"num_data": 20_000, "num_features": NUM_FEATURES, "num_causes": 4}
-    drawn = fast_jit(lambda key: draw(key, **size))(random.key(1))
+    drawn = jax.jit(lambda key: draw(key, **size))(random.key(1))
     assert set(drawn) == {"observed"}
     data = np.asarray(drawn["observed"][0])
     weights = np.asarray(params["weights"][0])
@@ -195,7 +195,7 @@ def test_log_likelihood_is_by_datum():
     case = CASES["noisy_or"]
     args, kwargs = case.arguments
     two = {name: jnp.stack([value, 0.7 * value]) for name, value in case.typed().items()}
-    evidence = fast_jit(lambda two: log_likelihood(marginal(case.model), two, *args, **kwargs))(two)
+    evidence = jax.jit(lambda two: log_likelihood(marginal(case.model), two, *args, **kwargs))(two)
     less = {name: 0.7 * value for name, value in case.params.items()}
     near(evidence["observed"], np.stack([oracle_evidence(case), oracle_evidence(case, less)]))
 
@@ -214,7 +214,7 @@ def test_loo_of_a_marginal_program():
     draws, _ = sample(kernel, 60, 60, data, **kwargs)
     assert set(draws) == {"weights", "noise", "sparsity"}
     # As `arviz.from_numpyro` does, which takes seconds to do it operation by operation.
-    compute = fast_jit(lambda draws: log_likelihood(model, draws, data, **kwargs)["observed"])
+    compute = jax.jit(lambda draws: log_likelihood(model, draws, data, **kwargs)["observed"])
     by_datum = compute({name: value[0] for name, value in draws.items()})
     assert by_datum.shape == (60, NUM_DATA)
     groups = {"posterior": draws, "log_likelihood": {"observed": np.asarray(by_datum)[None]}}
@@ -236,8 +236,8 @@ def test_states_that_rule_bits_out():
     def by_state(inputs):
         return logsumexp(weights + NoisyOr(inputs).log_prob(value).sum(-1), axis=0).sum()
 
-    total, slope = fast_jit(jax.value_and_grad(by_product))(inputs)
-    wanted, by_hand = fast_jit(jax.value_and_grad(by_state))(inputs)
+    total, slope = jax.jit(jax.value_and_grad(by_product))(inputs)
+    wanted, by_hand = jax.jit(jax.value_and_grad(by_state))(inputs)
     near(total, wanted)
     near(slope, by_hand)
 
@@ -277,7 +277,7 @@ def test_impossible_states_are_safe(counts, rows):
     def total(params):
         return log_density(marginal(occupancy), (data, gain), {"counts": counts}, params)[0]
 
-    value, slopes = fast_jit(jax.value_and_grad(total))(params)
+    value, slopes = jax.jit(jax.value_and_grad(total))(params)
     near(value, wanted(params).sum(), 1e-10)
     for site, slope in oracle.finite_difference(wanted, params).items():
         near(slopes[site], slope.sum(-1), 1e-6)
@@ -286,7 +286,7 @@ def test_impossible_states_are_safe(counts, rows):
 def test_nuts_finds_a_start_where_states_are_impossible():
     data = np.zeros((60, 3), np.float32)
     data[:20] = np.random.default_rng(0).integers(0, 2, (20, 3))
-    start = fast_jit(
+    start = jax.jit(
         lambda key: (
             initialize_model(
                 key, marginal(occupancy), model_args=(data,), validate_grad=True

@@ -12,7 +12,7 @@ from numpyro import handlers
 from numpyro.infer import Predictive, log_likelihood
 from numpyro.infer.util import log_density
 from small_programs import CASES, NUM_DATA
-from tools import contribution, density, fast_jit, near, oracle_evidence
+from tools import contribution, density, near, oracle_evidence
 
 from inference import AllStates, Structure, inspect, marginal, states
 from inference.reading import strategy
@@ -22,7 +22,7 @@ from inference.reading.reader import open_program
 def by_datum(program, params, *args, **kwargs):
     """Site -> the log likelihood of each datum, compiled."""
     compute = lambda p: log_likelihood(program, p, *args, batch_ndims=0, **kwargs)  # noqa: E731
-    return fast_jit(compute)(params)
+    return jax.jit(compute)(params)
 
 
 def test_scale_is_outside_the_sum():
@@ -58,7 +58,7 @@ def test_scale_of_the_observations_is_a_power(latent):
     case = case._replace(model=tempered)
     near(density(marginal(tempered), case, params), outside * wanted.sum())
     reader, _ = open_program(tempered, *case.arguments, structure=Structure.GENERAL)
-    joint = fast_jit(lambda params: reader.log_joint(params, bits[:, None], case.arguments))(params)
+    joint = jax.jit(lambda params: reader.log_joint(params, bits[:, None], case.arguments))(params)
     near(oracle.log_evidence(np.asarray(joint, float)), wanted)
 
 
@@ -97,7 +97,7 @@ def test_a_minibatch_is_scaled(monkeypatch):
     program = handlers.seed(marginal(draws_rows, structure=form), 3)
     fixed = handlers.substitute(program, data={"weights": case.typed()["weights"]})
 
-    @fast_jit
+    @jax.jit
     def run(data):
         trace = handlers.trace(fixed).get_trace(data, **sizes)
         site = trace["observed"]
@@ -138,7 +138,7 @@ def test_simulation_follows_the_chain_rule():
     """The count that is simulated after the row belongs to the same causes."""
     params = {"weights": 8.0 * jnp.eye(4, 5)}
 
-    @fast_jit
+    @jax.jit
     def simulate(key):
         program = handlers.substitute(handlers.seed(marginal(several_observed), key), data=params)
         trace = handlers.trace(program).get_trace(None, num_causes=4)
@@ -159,7 +159,7 @@ def test_a_handler_outside_may_condition_on_the_data():
     count = jnp.array([0, 3, 2, 5, 1, 7, 4])
     params, data = {"weights": case.typed()["weights"]}, case.arguments[0][0]
     program = handlers.condition(marginal(several_observed), {"observed": data, "count": count})
-    outside, wanted = fast_jit(
+    outside, wanted = jax.jit(
         lambda p: (
             log_density(program, (None,), {"num_causes": 4}, p)[0],
             log_density(marginal(several_observed), (data,), {"num_causes": 4, "count": count}, p)[
@@ -233,7 +233,7 @@ def test_vmap_over_parameters_and_states():
     program = marginal(case.model)
     factors = jnp.array([1.0, 0.5, -1.0])
 
-    @fast_jit
+    @jax.jit
     @jax.vmap
     def scaled(factor):
         params = {**case.typed(), "weights": factor * case.typed()["weights"]}
@@ -254,4 +254,4 @@ def test_vmap_over_parameters_and_states():
         return sum(trace[n]["fn"].log_prob(trace[n]["value"]) for n in names)[0]
 
     table, bits = case.table()
-    near(fast_jit(jax.vmap(one))(jnp.asarray(bits)), table)
+    near(jax.jit(jax.vmap(one))(jnp.asarray(bits)), table)

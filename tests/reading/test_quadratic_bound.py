@@ -1,5 +1,6 @@
 """`quadratic_bound`: below the program, equal where it touches, composed with `marginal`."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -8,7 +9,7 @@ import oracle
 import pytest
 from numpyro.infer.util import log_density
 from small_programs import CASES
-from tools import density, fast_jit, in_double, near
+from tools import density, in_double, near
 
 from inference import ProgramError, Structure, marginal, quadratic_bound
 from inference.reading.reader import open_program
@@ -31,7 +32,7 @@ def test_quadratic_bound_in_the_potential():
 
     logits = factors @ sites["weights"] + sites["bias"]
 
-    @fast_jit
+    @jax.jit
     def compute(latent):
         programs = (latent_trait, *(quadratic_bound(latent_trait, xi=x) for x in (xi, logits)))
         return [value(program, latent) for program in programs]

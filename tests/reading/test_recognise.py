@@ -12,7 +12,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from jax import random
-from tools import EXACT, close, fast_jit, in_double
+from tools import EXACT, close, in_double
 
 from inference import EM, StepwiseEM, TruncatedEM
 from inference.methods.discrete.updates import MixtureUpdate, closed_form
@@ -157,7 +157,7 @@ def test_copies_take_the_closed_m_step(name, masked):
 
 def steps(method, params, *args, **kwargs):
     state = method.init(random.key(0), *args, init_params=params, **kwargs)
-    step = fast_jit(lambda state: method.update(state, *args, **kwargs))
+    step = jax.jit(lambda state: method.update(state, *args, **kwargs))
     losses = []
     for _ in range(3):
         state, loss = step(state)

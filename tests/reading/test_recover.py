@@ -10,7 +10,7 @@ from jax import random
 from numpyro import handlers
 from numpyro.infer import Predictive
 from small_programs import CASES, NUM_DATA, mixture_case
-from tools import fast_jit, near
+from tools import near
 
 from inference import Given, ProgramError, latent_posterior, marginal, recover
 from inference.reading import state_sums
@@ -77,12 +77,12 @@ def test_predictive_draws_what_marginal_had_summed_out():
     args, kwargs = case.arguments
     weight, _ = posterior_table(case)
     draw = Predictive(recover(marginal(case.model)), repeated(case.typed(), MANY), parallel=True)
-    drawn = fast_jit(lambda key: draw(key, *args, **kwargs))(random.key(1))
+    drawn = jax.jit(lambda key: draw(key, *args, **kwargs))(random.key(1))
     assert set(drawn) == {"component", "observed"}
     often = (np.asarray(drawn["component"])[:, None] == np.arange(3)[:, None]).mean(0)
     assert np.abs(often - weight).max() < CLOSE
     best = handlers.substitute(recover(case.model, best=True), data=case.typed())
-    sites = fast_jit(lambda: values_of(best, *args, **kwargs))()
+    sites = jax.jit(lambda: values_of(best, *args, **kwargs))()
     np.testing.assert_array_equal(sites["component"], weight.argmax(0))
     assert {"mixing", "probs", "component", "observed", "data"} <= set(sites)
 
@@ -98,7 +98,7 @@ def test_a_minibatch_and_a_table_of_ones_own():
 
     data = jnp.array([0.0, 1.0, 2.0, 1.0, 0.0, 2.0])
     program = handlers.substitute(recover(draws_rows), data={"level": jnp.array(1.0)})
-    run = fast_jit(lambda key: values_of(handlers.seed(program, key), data))
+    run = jax.jit(lambda key: values_of(handlers.seed(program, key), data))
     for seed in range(3):
         sites = run(random.key(seed))
         np.testing.assert_array_equal(sites["on"], data[sites["data"]])
@@ -106,7 +106,7 @@ def test_a_minibatch_and_a_table_of_ones_own():
     table = np.array([[[0], [1], [0]], [[1], [2], [1]]])
     own = recover(draws_rows, Given(table), best=True)
     fixed = {"level": jnp.array(1.0), "data": jnp.array([0, 2, 5])}
-    sites = fast_jit(lambda: values_of(handlers.substitute(own, data=fixed), data))()
+    sites = jax.jit(lambda: values_of(handlers.substitute(own, data=fixed), data))()
     np.testing.assert_array_equal(sites["on"], [0, 2, 1])
 
 

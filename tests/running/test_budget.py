@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax import random
 from short_runs import DATA
-from tools import fast_jit, noisy_copies, quick_runs
+from tools import noisy_copies, quick_runs
 
 from inference import EM, Algorithm, ProgramError, SplittingEM
 from inference.baselines.pacing import BudgetError, Pace
@@ -113,7 +113,7 @@ def test_a_start_that_goes_astray_does_not_stop_the_others():
         return {"mixing": jnp.ones(num_components) / num_components, "probs": probs}
 
     # EM hands its start the first half of its own key.
-    first = fast_jit(jax.vmap(lambda key: random.uniform(random.split(key)[0])))
+    first = jax.jit(jax.vmap(lambda key: random.uniform(random.split(key)[0])))
     median = np.median(first(random.split(random.key(0), 3)))
 
     result = Restarts(EM(bernoulli_mixture, start=start), 3).run(

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import random
-from tools import fast_jit
 
 from inference import EM, Algorithm, Optima, Search, TruncatedEM
 from inference.methods.discrete import moves
@@ -66,7 +65,7 @@ def test_a_search_is_switched_off_by_one_argument_or_a_start():
 def test_a_variant_changes_one_unit_and_keeps_the_others():
     data, truth = uneven_mixture()
     method = EM(bernoulli_mixture)
-    vary = fast_jit(lambda key: method.vary(key, truth, data, num_components=6))
+    vary = jax.jit(lambda key: method.vary(key, truth, data, num_components=6))
     changed = jax.device_get(vary(random.key(2)))
     moved = (np.abs(changed["probs"] - truth["probs"]).max(1) > 1e-6).sum()
     assert moved == 2  # one is given up for half of another

@@ -1,9 +1,9 @@
 """Small combination machines, binary and real, with the oracle's functions of each."""
 
+import jax
 import numpy as np
 import oracle
 from jax import random
-from tools import fast_jit
 
 from ppl_models import (
     combination_machine,
@@ -29,7 +29,7 @@ def rows(kind="binary"):
 
 
 def copied(**options):
-    draw = fast_jit(lambda key: prototypes(key, num_features=8, **options).data)
+    draw = jax.jit(lambda key: prototypes(key, num_features=8, **options).data)
     return np.asarray(draw(random.key(0)))
 
 

@@ -2,10 +2,10 @@
 
 import functools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import random
-from tools import fast_jit
 
 from inference import Structure, inspect
 from inference.reading.marginal import row_evidence
@@ -15,7 +15,7 @@ from ppl_models.data import lines
 
 @functools.cache
 def line_data():
-    return np.asarray(fast_jit(lambda key: lines(key, 200).data)(random.key(0)))
+    return np.asarray(jax.jit(lambda key: lines(key, 200).data)(random.key(0)))
 
 
 def exact_evidence(params, data, **kwargs):

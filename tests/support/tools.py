@@ -1,11 +1,10 @@
-"""What many tests share: how close is close, compiling fast, one step and a few of EM.
+"""What many tests share: how close is close, one step and a few of EM.
 
 Tolerances: in float64 both sides compute one number, 1e-9 after sums and solves; in float32 a log
 joint keeps about 1e-6 of its largest term, so that a sum over data keeps 1e-5.
 """
 
 import dataclasses
-import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -21,15 +20,12 @@ from inference.reading.reader import open_program
 
 EXACT, ROUNDED = 1e-9, 1e-5
 in_double = pytest.mark.usefixtures("double")  # the fixture stands in conftest.py
-# Compiling is nearly all that tests do; what they compile runs once, on a few numbers. Whatever is
-# run outside of it is compiled an operation at a time, which takes ten times as long.
-fast_jit = functools.partial(jax.jit)
 
 
 def sample(kernel, num_warmup, num_samples, *args, key=0, num_chains=1, extra_fields=(), **kwargs):
     """Draws and extra fields by chain, as NumPyro's `MCMC` gives them, all of it in one piece."""
 
-    @fast_jit
+    @jax.jit
     def run(key):
         mcmc = MCMC(
             kernel, num_warmup=num_warmup, num_samples=num_samples, num_chains=num_chains,
@@ -89,7 +85,7 @@ def update_once(method, case, params=None):
     args, kwargs = case.arguments
     method = knowing(method, case)
     state = method.init(random.key(0), *args, init_params=params or case.typed(), **kwargs)
-    state, loss = fast_jit(lambda state, args: method.update(state, *args, **kwargs))(state, args)
+    state, loss = jax.jit(lambda state, args: method.update(state, *args, **kwargs))(state, args)
     return method.get_params(state), loss
 
 
@@ -111,7 +107,7 @@ class Run(NamedTuple):
 def quick_runs(method, num_steps, *args, init_params=None, **kwargs):
     """A function of a key: a run with its start in one compiled piece, sooner ready than `run`."""
 
-    @fast_jit
+    @jax.jit
     def whole(key):
         state = method.init(key, *args, init_params=init_params, **kwargs)
         step = lambda state, _: method.update(state, *args, **kwargs)  # noqa: E731
@@ -139,7 +135,7 @@ def oracle_evidence(case, params=None):
 
 def density(program, case, params, **more):
     """What the data contribute to the log density, compiled: op by op it would take seconds."""
-    return fast_jit(lambda params: contribution(program, case, params, **more))(params)
+    return jax.jit(lambda params: contribution(program, case, params, **more))(params)
 
 
 def contribution(program, case, params, **more):

@@ -1,5 +1,6 @@
 """Programs of the zoo: densities with latents summed out against sums over all of their states."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -7,7 +8,7 @@ from every_state import density, every
 from jax.scipy.special import logsumexp
 from numpyro import handlers
 from numpyro.primitives import Messenger
-from tools import fast_jit, near
+from tools import near
 from zoo_programs import ZOO, with_counts
 
 from inference.reading.tracing import is_masked
@@ -43,7 +44,7 @@ def split(entry):
                 latents[x["name"]] = jnp.shape(x["value"]), values_of(x["fn"], entry.most)
         return {x["name"]: x["value"] for x in free if x["name"] not in latents}
 
-    return fast_jit(run)(), latents
+    return jax.jit(run)(), latents
 
 
 TESTED = (

@@ -1,5 +1,6 @@
 """Answers on a scale: the closed forms against the program and the oracle, under other names."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -8,7 +9,7 @@ import oracle
 import pytest
 from jax import random
 from numpyro.distributions.transforms import OrderedTransform
-from tools import close, fast_jit, in_double, quick_run
+from tools import close, in_double, quick_run
 
 from inference import QuadratureEM, standard_errors
 from inference.methods.continuous.bound import bound_posterior
@@ -65,7 +66,7 @@ def test_the_closed_form_is_the_program_and_its_bound_lies_below():
     opened = open_columns(graded_trait, (TABLE,), {"mask": SEEN, "levels": LEVELS}, None)
     points = np.random.default_rng(1).normal(0.0, 2.0, (3, NUM_DATA, 1))
 
-    @fast_jit
+    @jax.jit
     def compare(params):
         arguments = opened.rows.whole()
         values, responses = opened.values(params), opened.responses(arguments)

@@ -9,7 +9,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from jax import random
-from tools import fast_jit, near
+from tools import near
 
 from inference import BoundEM, LatentGibbs, ProgramError, QuadratureEM
 
@@ -80,7 +80,7 @@ def test_a_mixture_of_factor_analysers():
     near(posterior.evidence, evidence, 1e-4)
     near(posterior.probabilities["part"], part, 1e-4)
 
-    step = fast_jit(lambda state: em.update(state, jnp.asarray(y)))
+    step = jax.jit(lambda state: em.update(state, jnp.asarray(y)))
     state, losses = em.init(random.key(0), jnp.asarray(y), init_params=TRUTH), []
     for _ in range(300):  # after 60 to 100, by rounding, it leaves a saddle
         state, loss = step(state)
@@ -163,7 +163,7 @@ def test_a_trait_with_latent_classes():
     others = {"gap": jnp.array(gap), "ability": jnp.asarray(ability)}
     start = {"kind": jnp.zeros(6, jnp.int32)}
     keys = random.split(random.key(0), 4000)
-    draws = fast_jit(jax.vmap(lambda key: update(key, start, others)["kind"]))(keys)
+    draws = jax.jit(jax.vmap(lambda key: update(key, start, others)["kind"]))(keys)
     assert np.abs(draws.mean(0) - both[1] / (both[0] + both[1])).max() < 5 * 0.5 / np.sqrt(4000)
 
     with pytest.raises(ProgramError, match="kind is discrete"):

@@ -13,7 +13,7 @@ import oracle
 import pytest
 from numpyro import handlers
 from scipy.special import logsumexp
-from tools import fast_jit, in_double
+from tools import in_double
 from trait_examples import (
     KEY,
     KINDS,
@@ -57,7 +57,7 @@ def test_categorical_bound_lies_below_and_touches():
     logits, psi = rng.normal(0, 3, (2, 50, 4))
     level = rng.integers(0, 4, 50)
     truth = (logits - logsumexp(logits, axis=-1, keepdims=True))[np.arange(50), level]
-    bound = fast_jit(lambda psi: BoundedCategorical(logits, psi).log_prob(level))
+    bound = jax.jit(lambda psi: BoundedCategorical(logits, psi).log_prob(level))
     assert (bound(psi) <= truth + 1e-12).all()
     shifted = bound(logits + 2.5)
     np.testing.assert_allclose(shifted, truth, atol=1e-12)
@@ -83,7 +83,7 @@ def test_posterior_and_bound_are_the_oracles():
     given = (params["weights"], params["bias"], xi, data, mask)
     columns = Regressions(("binary",) * NUM_FEATURES)
 
-    @fast_jit
+    @jax.jit
     def compute(params, data, mask):
         responses = columns.responses(data, mask)
         posterior = bound_posterior(columns, params, responses, mean, spread)
@@ -209,7 +209,7 @@ def test_information_is_minus_the_programs_hessian():
     rule, count = gauss_hermite(NUM_FACTORS, 5), np.ones(NUM_DATA)
     count[0] = 0.0
 
-    @fast_jit
+    @jax.jit
     def both(params, data, mask):
         arguments = ((data,), {"mask": mask})
         total = lambda p: jnp.sum(count * weigh(program, p, arguments, rule)[0])  # noqa: E731
@@ -239,7 +239,7 @@ def test_optimised_code_is_right():
         "weights": rng.normal(size=(2, 6)), "bias": rng.normal(size=6), "noise": np.array([0.7])
     }  # fmt: skip
     points = jnp.asarray(rng.normal(size=(49, 50, 2)), float)
-    responses = fast_jit(lambda data, mask: columns.responses(data, mask))(data, mask)
+    responses = jax.jit(lambda data, mask: columns.responses(data, mask))(data, mask)
     inputs = (as_jax(params), responses, points)
     fast = jax.jit(functools.partial(point_log_likelihood, columns))
     plain = point_log_likelihood(columns, *inputs)  # operation by operation

@@ -11,7 +11,7 @@ import oracle
 import pytest
 from scipy.special import expit
 from scipy.stats import beta, multivariate_normal, norm
-from tools import fast_jit, in_double, quick_run
+from tools import in_double, quick_run
 from trait_examples import (
     KEY,
     KINDS,
@@ -289,7 +289,7 @@ def test_start_from_principal_components_is_far_better_than_the_mean():
     columns = Regressions(("binary",) * 8)
     responses = lambda arguments: columns.responses(arguments[0][0])  # noqa: E731
     noise = JITTER * jax.random.normal(KEY, (2, 8))
-    params = fast_jit(lambda noise: principal_start(columns, responses, rows, noise))(noise)
+    params = jax.jit(lambda noise: principal_start(columns, responses, rows, noise))(noise)
     alone = {**params, "weights": np.zeros((2, 8), np.float32)}
     start, mean = (np.mean(YARDSTICK.evidence(x, data)) for x in (params, alone))
     assert start - mean > 0.05
@@ -298,7 +298,7 @@ def test_start_from_principal_components_is_far_better_than_the_mean():
 def test_draws_and_rules_integrate():
     for quasi in (False, True):
 
-        @fast_jit
+        @jax.jit
         def compute(key, quasi=quasi):
             rule = prior_points(key, 2000, 2, quasi)
             return moments(rule.points, jnp.full((2000, 1), 1 / 2000))
@@ -314,7 +314,7 @@ def test_modes_are_found_however_sharp():
     reader, _ = open_factors(latent_trait, (data,), {"num_factors": 1}, None)
     arguments = ((data,), {"num_factors": 1})
 
-    @fast_jit
+    @jax.jit
     def slope_at_mode(params):
         mode = peaks(reader, params, arguments, jnp.zeros((1, 1)), 15).place
         function = row_function(latent_trait, reader.anatomy, params, arguments)

@@ -2,6 +2,7 @@
 
 import itertools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -9,7 +10,7 @@ import numpyro.distributions as dist
 import pytest
 from jax import nn, random
 from numpyro.ops.indexing import Vindex
-from tools import fast_jit, near
+from tools import near
 
 from inference import EM, ProgramError, log_likelihood
 
@@ -82,7 +83,7 @@ def test_em_learns_what_numpyro_enumerates(name):
     em = EM(program, search=None)
     state = em.init(random.key(0), *arguments, num_classes=3, init_params=params)
     near(
-        fast_jit(lambda state: em.update(state, *arguments, num_classes=3))(state)[1], -wanted.sum()
+        jax.jit(lambda state: em.update(state, *arguments, num_classes=3))(state)[1], -wanted.sum()
     )
     near(log_likelihood(program, params, *arguments, num_classes=3).value, wanted)
     losses = em.run(random.key(0), 5, *arguments, num_classes=3, init_params=params).losses

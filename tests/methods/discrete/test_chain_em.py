@@ -12,7 +12,7 @@ import pytest
 from jax import random
 from numpyro.contrib.control_flow import scan
 from numpyro.infer import NUTS
-from tools import fast_jit, near, sample
+from tools import near, sample
 
 from inference import EM, AtMost, ProgramError, StepwiseEM, marginal
 
@@ -69,8 +69,8 @@ def test_an_m_step_is_baum_and_welchs():
     em = EM(program, gradient_steps=40, prior=True)
     begin = jax.vmap(lambda key, params: em.init(key, seen, init_params=params))
     both = jax.tree.map(lambda x: jnp.stack([x, x[::-1]]), PARAMS)
-    state = fast_jit(begin)(random.split(random.key(0), 2), both)
-    step = fast_jit(jax.vmap(lambda state: em.update(state, seen)))
+    state = jax.jit(begin)(random.split(random.key(0), 2), both)
+    step = jax.jit(jax.vmap(lambda state: em.update(state, seen)))
     state, loss = step(state)
     prior = dist.Dirichlet(jnp.full(2, 1.5)).log_prob(START) + 2 * np.log(2)  # of the symbols: 2!
     near(-loss[0], evidence + prior)
@@ -121,7 +121,7 @@ def test_a_parameter_without_a_prior_stands_beside_a_chain():
         total += np.prod(moves) * np.exp(-0.5 * apart @ apart) / (2 * np.pi) ** 2
     params, em = {"level": jnp.array(level)}, EM(improper)
     state = em.init(random.key(0), jnp.asarray(seen), init_params=params)
-    near(fast_jit(lambda state: em.update(state, jnp.asarray(seen)))(state)[1], -np.log(total))
+    near(jax.jit(lambda state: em.update(state, jnp.asarray(seen)))(state)[1], -np.log(total))
     drawn = em.init(random.key(0), jnp.asarray(seen)).params["level"]
     draws, _ = sample(NUTS(marginal(improper)), 5, 5, jnp.asarray(seen))
     assert np.isfinite(drawn) and np.isfinite(draws["level"]).all()

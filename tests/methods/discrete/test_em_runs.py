@@ -11,7 +11,7 @@ import pytest
 from jax import random
 from scipy.stats import halfnorm, norm
 from small_programs import CASES
-from tools import ROUNDED, close, fast_jit, fit, knowing
+from tools import ROUNDED, close, fit, knowing
 
 from inference import (
     EM,
@@ -50,9 +50,9 @@ def test_vmap_over_keys_and_over_data():
 
     # A method that knows nothing yet finds the form inside the trace.
     tables = jnp.stack([data, data, data - 1.0])
-    many = fast_jit(jax.vmap(functools.partial(once, EM(case.model))))(keys, tables)
+    many = jax.jit(jax.vmap(functools.partial(once, EM(case.model))))(keys, tables)
     assert len(set(np.asarray(many).tolist())) == 3
-    one = fast_jit(functools.partial(once, knowing(EM(case.model), case)))
+    one = jax.jit(functools.partial(once, knowing(EM(case.model), case)))
     close(many, [one(*each) for each in zip(keys, tables, strict=True)], ROUNDED)
 
 
@@ -86,7 +86,7 @@ def test_map_is_pulled_towards_the_prior():
 
 @functools.cache
 def bars_truth():
-    draw = fast_jit(lambda key: bars(key, 400, size=3, active=1.2, noise=1.0))
+    draw = jax.jit(lambda key: bars(key, 400, size=3, active=1.2, noise=1.0))
     return jax.device_get(draw(random.key(4)))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import oracle
 import pytest
 from small_programs import CASES, NUM_DATA, mixture_case
-from tools import close, fast_jit, in_double, reader_of, update_once
+from tools import close, in_double, reader_of, update_once
 
 from inference import (
     EM,
@@ -43,13 +43,13 @@ def test_closed_forms_are_stationary(name):
     new, _ = update_once(EM(case.model, chunk_size=3), case)
     reader, _ = open_program(case.model, args, kwargs, structure=Structure.GENERAL)
 
-    @fast_jit
+    @jax.jit
     def posterior(params):
         return Table(AllStates()).expect(Chunk(reader, params, (args, kwargs))).weighted()
 
     states, probability = posterior(case.typed())
 
-    @fast_jit
+    @jax.jit
     @jax.grad
     def slope(params):
         if "mixing" in params:  # stay on the simplex
@@ -112,7 +112,7 @@ def test_mixture_update():
 @in_double
 def test_truncation_of_the_prior():
     for sparsity, bits, active in ((0.2, 10, 3), (0.37, 5, 2), (0.1, 6, 6)):
-        mass, first = fast_jit(truncation, static_argnums=(1, 2))(sparsity, bits, active)
+        mass, first = jax.jit(truncation, static_argnums=(1, 2))(sparsity, bits, active)
         close(mass, oracle.active_mass(sparsity, bits, active))
         close(first, oracle.expected_active_mass(sparsity, bits, active))
 
@@ -121,7 +121,7 @@ def test_cut_keeps_the_best_explained():
     rng = np.random.default_rng(5)
     evidence, sparsity = rng.normal(size=40).astype(np.float32), 0.25
     mass, fresh = oracle.active_mass(sparsity, 6, 2), jnp.ones(40)
-    least = fast_jit(lambda e, rank: kth_smallest(lambda count: count(e, fresh), rank))
+    least = jax.jit(lambda e, rank: kth_smallest(lambda count: count(e, fresh), rank))
     for step, share in ((3, 0.0), (4, 0.0), (7, 0.5), (10, 1.0), (30, 1.0)):
         cut = oracle.num_data_cut(40, sparsity, 6, 2)
         number = math.ceil(40 - share * (40 - cut))
@@ -166,18 +166,18 @@ def test_gradient_step_nears_the_maximum():
     case = CASES["noisy_or"]
     args, kwargs = case.arguments
     reader, rows = reader_of(case)
-    states, probability = fast_jit(
+    states, probability = jax.jit(
         lambda params: Table(AllStates()).expect(Chunk(reader, params, (args, kwargs))).weighted()
     )(case.typed())
     weight = jnp.where(jnp.arange(NUM_DATA) == 1, 0.5, 1.0)
 
-    @fast_jit
+    @jax.jit
     @jax.value_and_grad
     def objective(params):
         fit = jnp.sum(weight * probability * reader.log_joint(params, states, (args, kwargs)))
         return fit + log_shared(reader.model, reader.anatomy, params, rows)
 
-    @fast_jit
+    @jax.jit
     def climb(params, num_steps):
         def expect(arguments, weight):
             here = Chunk(reader.at(4), params, arguments)

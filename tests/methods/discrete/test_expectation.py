@@ -2,6 +2,7 @@
 
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -10,7 +11,7 @@ import oracle
 import pytest
 from jax import lax, random
 from small_programs import CASES, NUM_DATA
-from tools import ROUNDED, close, fast_jit, in_double, knowing, reader_of, update_once
+from tools import ROUNDED, close, in_double, knowing, reader_of, update_once
 
 from inference import (
     EM,
@@ -51,7 +52,7 @@ def test_expectation_is_the_posterior(name, structure):
     kept = [oracle.candidate_states(scores, 3, 2) for scores in alone]
     weights = np.linspace(0.5, 2.0, NUM_DATA)
 
-    @fast_jit
+    @jax.jit
     def compute(params):
         out = []
         for sets in (Candidates(4, 4), Candidates(3, 2)):
@@ -86,7 +87,7 @@ def test_candidates_by_the_papers_selection():
 
     reader, _ = reader_of(case)
     sets = Candidates(3, 2, select)
-    evidence = fast_jit(lambda p: sets.expect(Chunk(reader, p, case.arguments)).evidence)
+    evidence = jax.jit(lambda p: sets.expect(Chunk(reader, p, case.arguments)).evidence)
     table, states = case.table()
     scores = [oracle.selection_scores(case.params["weights"], datum) for datum in case.data]
     kept = [oracle.candidate_states(score, 3, 2) for score in scores]
@@ -99,7 +100,7 @@ def test_impossible_bits_are_chosen_once():
     some = random.randint(random.key(0), (20, 23), 0, 9).astype(float)  # many are equal
     impossible = jnp.full((2, 23), -jnp.inf).at[0, 1].set(0.0)
     scores = jnp.concatenate([impossible, some, jnp.where(some < 6, -jnp.inf, some)])
-    chosen = np.asarray(fast_jit(lambda x: best_bits(x, 7))(scores))
+    chosen = np.asarray(jax.jit(lambda x: best_bits(x, 7))(scores))
     assert all(len(set(row)) == 7 for row in chosen)
     by_sort = np.argsort(-np.asarray(scores), axis=1, kind="stable")[:, :7]
     np.testing.assert_array_equal(chosen, by_sort)
@@ -177,7 +178,7 @@ def test_missed_mass_is_estimated_also_far_from_the_set(structure):
     )
     typed = {name: jnp.asarray(value, float) for name, value in params.items()}
     data = jnp.asarray(data, float)
-    posterior = fast_jit(lambda x: method.posterior(typed, x, num_causes=40))(data)
+    posterior = jax.jit(lambda x: method.posterior(typed, x, num_causes=40))(data)
     missed, error = np.asarray(posterior.missed), np.asarray(posterior.missed_error)
     true = -np.expm1(np.asarray(posterior.evidence) - whole)
     assert (true[::2] > 0.7).all() and (true[1::2] < 0.5).all()
@@ -228,7 +229,7 @@ def test_persistent_sets_find_what_candidates_miss():
     as_many = Persistent(31 + 8, 32)
     lists = TruncatedEM(binary_sparse_coding, persistent=as_many, structure=form)
     chosen, kept = (
-        fast_jit(lambda x, m=method: m.posterior(params, x, num_causes=8, num_draws=64))(data)
+        jax.jit(lambda x, m=method: m.posterior(params, x, num_causes=8, num_draws=64))(data)
         for method in (narrow, lists)
     )
     assert (exact - kept.evidence >= -1e-3).all()
@@ -245,7 +246,7 @@ def test_states_found_by_what_flips_gain_have_the_values_of_the_program():
     memory = sets.start(reader.anatomy, random.key(0))
     keys = random.split(random.key(1), (4, NUM_DATA))
 
-    @fast_jit
+    @jax.jit
     def search(memory, params):
         def turn(memory, keys):
             return sets.search(Chunk(reader, params, case.arguments), memory, keys)[::-1]

@@ -6,7 +6,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from small_programs import CASES
-from tools import close, fast_jit, in_double, quick_run
+from tools import close, in_double, quick_run
 
 from inference import EM, AllStates, Structure, TruncatedEM
 from inference.methods.discrete.tables import Table
@@ -42,7 +42,7 @@ def test_one_step_is_the_papers_sum_over_states(layers):
     reader, rows = open_program(noisy_or_network, (data,), kwargs, structure=Structure.GENERAL)
     assert isinstance(closed_form(reader, rows), NoisyOrUpdate)
     arguments = ((data,), kwargs)
-    weighted = fast_jit(lambda p: Table(AllStates()).expect(Chunk(reader, p, arguments)).weighted())
+    weighted = jax.jit(lambda p: Table(AllStates()).expect(Chunk(reader, p, arguments)).weighted())
     states, probability = map(np.asarray, weighted(params))
     share = {x: np.zeros_like(v) for x, v in params.items()}
     count = {x: np.zeros_like(v) for x, v in params.items()}
@@ -85,7 +85,7 @@ def test_the_loss_never_rises_and_rests_where_the_gradient_is_zero(prior):
     assert np.diff(losses).max() <= 1e-10 * losses[0]
     reader, rows = open_program(noisy_or_network, (MORE,), kwargs, structure=Structure.GENERAL)
 
-    @fast_jit
+    @jax.jit
     @jax.grad
     def slope(params):
         expected = (

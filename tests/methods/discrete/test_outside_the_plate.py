@@ -3,6 +3,7 @@
 import itertools
 from functools import partial
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -13,7 +14,7 @@ from numpyro import handlers
 from numpyro.contrib.control_flow import scan
 from numpyro.infer.util import log_density
 from scipy import stats
-from tools import fast_jit, near
+from tools import near
 
 from inference import (
     EM,
@@ -205,7 +206,7 @@ def test_marginal_sums_latents_that_meet_outside_the_plate():
         each = np.where(spins, 0.3, 0.7) * np.exp(log_normal(data, np.array(spins)))
         total += np.prod(each) * np.exp(0.8 * sum(a * b for a, b in itertools.pairwise(spins)))
     density = partial(log_density, marginal(ising), (jnp.asarray(data),), {})
-    near(fast_jit(lambda p: density(p)[0])(COUPLING), np.log(total) + log_normal(0.8, 0.0))
+    near(jax.jit(lambda p: density(p)[0])(COUPLING), np.log(total) + log_normal(0.8, 0.0))
 
 
 def chained(seen):
@@ -234,7 +235,7 @@ def test_what_depends_on_no_state_of_a_chain_is_counted(length):
     wanted = np.log(total) + (log_normal(seen, level) - level**2).sum() - 3.0 * level**2
     params = {"level": jnp.array(level)}
     density = partial(log_density, marginal(chained), (jnp.asarray(seen),), {})
-    found = fast_jit(lambda p: density(p)[0])(params)
+    found = jax.jit(lambda p: density(p)[0])(params)
     near(found, wanted + log_normal(level, 0.0))
     result = EM(chained, search=None).run(random.key(0), 10, jnp.asarray(seen), init_params=params)
     near(-result.losses[0], wanted)

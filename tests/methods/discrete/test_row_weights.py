@@ -8,7 +8,7 @@ import numpyro.distributions as dist
 import pytest
 from numpyro import handlers
 from numpyro.infer.util import log_density
-from tools import ROUNDED, close, fast_jit, in_double, quick_run
+from tools import ROUNDED, close, in_double, quick_run
 
 from inference import (
     EM,
@@ -75,11 +75,11 @@ def test_the_loss_is_minus_the_density_of_the_marginal_program():
     for program in (causes, twice):
         method = EM(program, prior=True)
         state = method.init(jax.random.key(0), DATA, init_params=BITS, weights=weights)
-        loss = fast_jit(lambda s, m=method: m.update(s, DATA, weights=weights)[1])(state)
+        loss = jax.jit(lambda s, m=method: m.update(s, DATA, weights=weights)[1])(state)
         density = lambda p, m=program: log_density(  # noqa: E731
             marginal(m), (DATA,), {"weights": weights}, p
         )[0]
-        value = fast_jit(density)(BITS)
+        value = jax.jit(density)(BITS)
         close(loss, -value, ROUNDED)
 
 

@@ -7,7 +7,6 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from jax import random
-from tools import fast_jit
 
 from inference import ProgramError, SplittingEM
 from ppl_models import latent_trait
@@ -30,7 +29,7 @@ def test_components_double_until_there_are_enough():
     method = SplittingEM(classes, steps_per_size=4)
     assert method.num_steps(6) == 16 and SplittingEM(classes).num_steps(45) == 140
 
-    @fast_jit
+    @jax.jit
     def run(key):
         def step(state, _):
             state, loss = method.update(state, data, groups=6)

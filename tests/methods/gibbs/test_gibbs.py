@@ -1,5 +1,6 @@
 """Gibbs sampling of bits: against the paper's equations and the enumerated posterior."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -12,7 +13,7 @@ from numpyro.handlers import condition
 from numpyro.infer import NUTS, HMCGibbs
 from oracle.examples import network
 from small_programs import CASES
-from tools import fast_jit, sample
+from tools import sample
 
 from inference import GradientFlips, LatentGibbs, ProgramError, inspect
 from inference.methods.gibbs.flips import open_bits
@@ -93,7 +94,7 @@ def test_what_is_read_are_the_parameters_and_flips_are_equations_six_and_seven()
     anatomy = inspect(noisy_or_network, *arguments)
     wiring = wiring_of(noisy_or_network, *arguments[0], **arguments[1])
 
-    @fast_jit
+    @jax.jit
     def compute(params, bits):
         read = read_network(noisy_or_network, anatomy, wiring, params, arguments)
         seen = read_seen(noisy_or_network, anatomy, arguments)
@@ -178,7 +179,7 @@ def test_flips_by_the_gradient_are_from_the_enumerated_posterior(name, step_size
     )
     assert fields["largest_flip"].max() <= 1.0
     program = kernel._open((data,), kwargs)
-    bend = fast_jit(lambda: curvature(program, {}, (case.arguments), 1.0))()
+    bend = jax.jit(lambda: curvature(program, {}, (case.arguments), 1.0))()
     weights, noise = case.params.get("weights"), case.params.get("noise")
     wanted = 0.0 if name == "noisy_or" else -(np.asarray(weights) ** 2).sum(1) / noise**2
     np.testing.assert_allclose(bend, np.broadcast_to(wanted, 4), rtol=1e-5)
@@ -247,7 +248,7 @@ def test_each_row_stops_by_the_papers_rule():
 
     def settle(**rule):
         run = lambda key: kernel.settle(key, LINES, data, layers=(3,), **rule)  # noqa: E731
-        return fast_jit(run)(random.key(0))
+        return jax.jit(run)(random.key(0))
 
     settled = settle(max_sweeps=50, stop_below=0.05)
     # Two rows have one explanation each; two lines or the square explain the third.
@@ -269,7 +270,7 @@ def test_annealing_and_restarts_free_what_sticks():
         run = lambda key: kernel.settle(  # noqa: E731
             key, params, data, init_params=stuck, layers=(3,), max_sweeps=3
         )
-        bits = np.asarray(fast_jit(run)(random.key(0)).bits)
+        bits = np.asarray(jax.jit(run)(random.key(0)).bits)
         return float((bits == [0, 0, 1]).all(1).mean())
 
     # The square comes on in one of twenty sweeps.

@@ -10,7 +10,7 @@ import pytest
 from jax import random
 from network_examples import exact_evidence, line_data, typed
 from oracle.examples import network
-from tools import fast_jit, quick_run
+from tools import quick_run
 
 from inference import EM, GibbsEM, ProgramError, Structure, TruncatedEM, inspect
 from inference.methods.gibbs.network_evidence import annealed_evidence
@@ -47,7 +47,7 @@ def test_new_weights_are_equation_nine():
     bits, seen = typed(BITS), {"observed": Seen(jnp.asarray(DATA), jnp.asarray(MASK))}
     sums = jax.jit(lambda b: sum_shares(WIRING, net, b, seen, jnp.ones(NUM_DATA)))(bits)
     gamma, beta = (
-        fast_jit(lambda *given, prior=prior: reestimate(*given, prior))
+        jax.jit(lambda *given, prior=prior: reestimate(*given, prior))
         for prior in (dist.Gamma(1.3, 1.5), dist.Beta(1.2, 2.0))
     )
     for parent, child, number in (("layer_1", "observed", 1), ("layer_2", "layer_1", 2)):
@@ -80,7 +80,7 @@ def test_where_the_update_rests_the_programs_slope_is_zero():
     bits, seen = typed(BITS), {"observed": Seen(jnp.asarray(DATA), None)}
     priors = {"weights": dist.Gamma(1.0, 1.5), "leak": dist.Gamma(2.0, 2.0)}
 
-    @fast_jit
+    @jax.jit
     def rest(net):
         def step(_, net):
             sums = sum_shares(WIRING, net, bits, seen, jnp.ones(NUM_DATA))
@@ -111,7 +111,7 @@ def test_where_the_update_rests_the_programs_slope_is_zero():
         )
         return total
 
-    net, slope = jax.device_get((net, fast_jit(jax.grad(log_density))(net)))
+    net, slope = jax.device_get((net, jax.jit(jax.grad(log_density))(net)))
     for value, gradient in zip(jax.tree.leaves(net), jax.tree.leaves(slope), strict=True):
         inside = value > 1e-3
         # Slopes add up NUM_DATA terms of size one, in float32; the way there ends at 3000 steps.
@@ -125,7 +125,7 @@ def test_evidence_is_exact_for_small_networks_and_annealed_within_its_error():
     states = oracle.joint_states(layer_2=2, layer_1=3)
     log_joint = oracle.log_joint_noisy_or_network
 
-    @fast_jit
+    @jax.jit
     def compute(params, rows, mask):
         given = {"layers": (3, 2), "mask": mask}
         options = {"num_chains": 64, "num_densities": 50}
@@ -151,7 +151,7 @@ def test_sums_over_all_states_are_those_of_the_posterior(closed):
     net, seen = as_network(PARAMS), {"observed": Seen(jnp.asarray(DATA), jnp.asarray(MASK))}
     weights = np.linspace(0.5, 1.0, NUM_DATA)
     flags = {"layer_1": jnp.asarray(True), "layer_2": jnp.asarray(not closed)}
-    summed = fast_jit(lambda net: sum_states(WIRING, net, seen, jnp.asarray(weights), flags))(net)
+    summed = jax.jit(lambda net: sum_states(WIRING, net, seen, jnp.asarray(weights), flags))(net)
     states = oracle.joint_states(layer_2=2, layer_1=3)
     table = oracle.log_joint_table(oracle.log_joint_noisy_or_network, PARAMS, states, DATA, MASK)
     if closed:
@@ -196,7 +196,7 @@ def test_one_layer_networks_agree_under_em_truncation_enumeration_and_gibbs():
     same = quick_run(truncated, 0, 40, THREE, **run)
     np.testing.assert_allclose(same.losses[-1], exact.losses[-1], rtol=1e-5)
     assert (np.diff(exact.losses) < 1e-2).all()
-    evidence = fast_jit(lambda p: exact_evidence(p, THREE, **ONE_LAYER).sum())
+    evidence = jax.jit(lambda p: exact_evidence(p, THREE, **ONE_LAYER).sum())
     value = float(evidence(exact.params))
     below = float(exact.losses[-1])
     assert -1e-3 * below < -value - below < 1e-3 * below  # the loss is that of the step before
@@ -212,8 +212,8 @@ def test_one_layer_networks_agree_under_em_truncation_enumeration_and_gibbs():
 def test_layers_open_one_after_another_and_lower_ones_then_rest():
     data = line_data()
     em = GibbsEM(noisy_or_network, epochs_per_layer=1, max_sweeps=2, max_states=1)
-    start = jax.device_get(fast_jit(lambda: em.init(random.key(1), data, layers=(4, 3)))())
-    update = fast_jit(lambda state: em.update(state, data, layers=(4, 3))[0])
+    start = jax.device_get(jax.jit(lambda: em.init(random.key(1), data, layers=(4, 3)))())
+    update = jax.jit(lambda state: em.update(state, data, layers=(4, 3))[0])
     first = jax.device_get(update(start))
     second = jax.device_get(update(first))
     third = jax.device_get(update(second))
@@ -231,10 +231,10 @@ def test_layers_open_one_after_another_and_lower_ones_then_rest():
 def test_stability_opens_the_next_layer_and_frees_units_one_by_one():
     data = line_data()
     em = GibbsEM(noisy_or_network, schedule="stability", stable_below=0.05, max_sweeps=2)
-    state = fast_jit(lambda: em.init(random.key(1), data, layers=(4, 3)))()
+    state = jax.jit(lambda: em.init(random.key(1), data, layers=(4, 3)))()
     assert int(state.level) == 1
     layered = em.open((data,), {"layers": (4, 3)})
-    phase_after = fast_jit(lambda x: em._phase(layered, state._replace(changed=x)))
+    phase_after = jax.jit(lambda x: em._phase(layered, state._replace(changed=x)))
     level, phase = phase_after(np.full(7, 0.2, np.float32))
     assert int(level) == 1
     assert not phase.open_sites["layer_2"]
@@ -252,12 +252,12 @@ def test_a_block_that_overlaps_counts_its_rows_once():
     em = GibbsEM(noisy_or_network, block_size=40, max_sweeps=1, learn_from="block", max_states=1)
     whole = GibbsEM(noisy_or_network, block_size=60, max_sweeps=1)
     sizes = {**ONE_LAYER, "prior_leak": dist.Gamma(1.0, 1e-6)}
-    state = jax.device_get(fast_jit(lambda: em.init(random.key(0), THREE, **sizes))())
+    state = jax.device_get(jax.jit(lambda: em.init(random.key(0), THREE, **sizes))())
     # All units are on, whatever is drawn, and no prior says otherwise after the first block.
     sure = {**state.params, "leak_1": np.full(3, 30.0, np.float32)}
     state = state._replace(params=sure)
     for method, blocks in ((em, (slice(0, 40), slice(40, 60))), (whole, (slice(0, 60),))):
-        new, _ = fast_jit(lambda x, method=method: method.update(x, THREE, **sizes))(state)
+        new, _ = jax.jit(lambda x, method=method: method.update(x, THREE, **sizes))(state)
         weights, leak = (np.asarray(sure[name], float) for name in ("weights_1", "leak_0"))
         for rows in blocks:
             part = np.asarray(THREE)[rows]
@@ -272,7 +272,7 @@ def test_a_block_that_overlaps_counts_its_rows_once():
 def test_posterior_means_lie_within_their_errors():
     em = GibbsEM(noisy_or_network)
 
-    @fast_jit
+    @jax.jit
     def compute(params):
         few = jnp.asarray(DATA[:5])
         return em.posterior(params, few, num_chains=16, num_sweeps=200, layers=(3, 2))

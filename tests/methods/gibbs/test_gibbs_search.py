@@ -6,7 +6,7 @@ import numpy as np
 import oracle
 from jax import random
 from network_examples import exact_evidence, line_data, typed
-from tools import fast_jit, quick_run
+from tools import quick_run
 
 from inference import GibbsEM, GibbsSearch
 from inference.running.contract import RunResult
@@ -50,7 +50,7 @@ def test_a_cause_that_is_rare_in_a_block_is_kept():
     member, given = GibbsEM(noisy_or_network, max_sweeps=5, max_states=1), {"layers": (3,)}
     engine = GibbsSearch(member, population=2, rounds=3, epochs=5)
 
-    @fast_jit
+    @jax.jit
     def run(params, data):
         state = engine.init(random.key(0), data, init_params=params, **given)
         state = state._replace(step=jnp.ones((), int))  # a search seeds all units in its first
@@ -81,11 +81,11 @@ def test_a_search_ends_with_the_best_member_learning_by_itself():
     short = {"population": 2, "rounds": 1, "search": None}
     search = GibbsSearch(GibbsEM(noisy_or_network, prior=None), polish=40, **short)
     begin = lambda key: search.init(key, data, init_params=rough, layers=(3,))  # noqa: E731
-    state = fast_jit(begin)(random.key(1))
+    state = jax.jit(begin)(random.key(1))
     ended = RunResult(rough, state._replace(step=jnp.ones((), int)), jnp.zeros(1), "", 1.0, 0.0)
     finished = search.finish(ended, random.key(2), None, (data,), {"layers": (3,)})
     best = exact_em(data, {name: 1.3 * value for name, value in truth.items()}, 60)
-    worth = fast_jit(lambda params: exact_evidence(params, data, layers=(3,)).mean())
+    worth = jax.jit(lambda params: exact_evidence(params, data, layers=(3,)).mean())
     assert worth(ended.params) < best - 0.02 and worth(finished.params) > best - 0.002
     # Nor without the time for it, nor before the last round.
     early = ended._replace(state=state)

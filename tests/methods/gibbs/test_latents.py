@@ -11,7 +11,7 @@ import pytest
 from jax import random
 from numpyro.handlers import condition
 from numpyro.infer.util import log_density
-from tools import fast_jit, sample
+from tools import sample
 
 from inference import LatentGibbs, ProgramError
 from inference.evaluation.diagnostics import mcse
@@ -41,7 +41,7 @@ def test_every_latent_follows_its_posterior():
         "column": states[:, 3:],
     }
     one = lambda v: log_density(crossed, (data,), {}, {**PARAMS, **v})[0]  # noqa: E731
-    logs = np.asarray(fast_jit(jax.vmap(one))(values), float)
+    logs = np.asarray(jax.jit(jax.vmap(one))(values), float)
     weight = np.exp(logs - logs.max())
     weight /= weight.sum()
     kernel = LatentGibbs(condition(crossed, data=PARAMS))
@@ -69,7 +69,7 @@ def test_indicators_of_a_spike_and_slab():
     update = LatentGibbs(program).gibbs_fn(design, response)
     start = {"on": jnp.array([1, 0])}
     keys = random.split(random.key(0), 4000)
-    draws = fast_jit(jax.vmap(lambda key: update(key, start, {"effect": effect})["on"]))(keys)
+    draws = jax.jit(jax.vmap(lambda key: update(key, start, {"effect": effect})["on"]))(keys)
     wide, narrow = (np.exp(dist.Normal(0.0, scale).log_prob(effect)) for scale in (2.0, 0.2))
     prior = np.array([0.3, 0.6])
     wanted = prior * wide / (prior * wide + (1 - prior) * narrow)

@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import random
-from tools import fast_jit
 
 from inference.methods.gibbs.noisy_or import Network, Seen, Wiring
 from inference.methods.gibbs.replacing import (
@@ -32,7 +31,7 @@ def test_the_gain_of_a_unit_is_what_rows_lose_without_it():
     data = rng.integers(0, 2, (6, 5)).astype(float)
     network = Network({"s": jnp.asarray(prior), "y": jnp.asarray(leak)},
                       {("s", "y"): jnp.asarray(weights)})  # fmt: skip
-    run = fast_jit(lambda *x: unit_gains(WIRING, *x, "s"))
+    run = jax.jit(lambda *x: unit_gains(WIRING, *x, "s"))
     gains = run(network, {"s": jnp.asarray(bits)}, {"y": Seen(data, None)})
     for unit in range(3):
         on, off = bits.copy(), bits.copy()

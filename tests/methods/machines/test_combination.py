@@ -10,7 +10,7 @@ import pytest
 from jax import random
 from machine_examples import MACHINES, ROWS, SIZES, UNITS, WIDTH, copied, numbers, rows
 from numpyro.infer import NUTS
-from tools import fast_jit, quick_run, sample
+from tools import quick_run, sample
 
 from inference import (
     ContrastiveDivergence,
@@ -49,7 +49,7 @@ def test_gradient_is_that_of_the_paper(name):
     climb = method._open((jnp.asarray(data),), SIZES)
     small = climb._replace(chunk_size=3)
 
-    @fast_jit
+    @jax.jit
     def compute(params):
         scaled = method._machine(climb).evaluate(params)[:2]
         return climb.value_and_grad(params, model), small.value_and_grad(params, model), scaled
@@ -146,7 +146,7 @@ def test_a_noise_far_from_the_data_does_not_throw_the_climb_away():
 def test_three_ways_to_the_normaliser_agree(kind):
     weights, bias = numbers(1, units=6)
 
-    @fast_jit
+    @jax.jit
     def compute(weights, bias, key):
         causes = kind(weights, bias)
         # 200 chains: the estimate lies within four of its standard errors.
@@ -169,7 +169,7 @@ def test_truncation_states_its_error(kind):
     weights, bias = numbers(2, units=6, scale=0.3)
     states = np.asarray(oracle.all_states(6))
 
-    @fast_jit
+    @jax.jit
     def compute(weights, bias):
         causes = kind(weights, bias)
         parts = [truncated(causes, most) for most in (1, 2, 3)]
@@ -207,7 +207,7 @@ def test_gradient_of_a_sum_over_many_chunks(monkeypatch):
     # Second derivatives: the variances of the units, by differentiating the means once more.
     bend = lambda f: jax.hessian(f, 1)(weights, bias)  # noqa: E731
 
-    @fast_jit
+    @jax.jit
     def compute(weights, bias):
         both = [jax.value_and_grad(f, (0, 1))(weights, bias) for f in (direct, *ways)]
         return both, bend(ways[0]), bend(direct)
@@ -239,7 +239,7 @@ def test_truncated_sleep_phase():
 def test_sleep_phase_of_long_chains_is_the_exact_one():
     weights, bias = numbers(scale=0.5)
 
-    @fast_jit
+    @jax.jit
     def compute(weights, bias, key):
         causes = CombinationCauses(weights, bias)
         draws = sweeps(key, causes, jnp.zeros((20_000, UNITS)), 30)
@@ -313,7 +313,7 @@ def test_linear_form_of_the_machine():
     climb = method._open((data,), SIZES)
     params = {"weights": jnp.asarray(weights, float), "bias": jnp.asarray(bias, float)}
     arguments = ((data,), SIZES)
-    form = fast_jit(lambda params: linear_form(climb.reader, params, arguments))(params)
+    form = jax.jit(lambda params: linear_form(climb.reader, params, arguments))(params)
     signs = 2 * np.asarray(data) - 1
     np.testing.assert_allclose(form.linear, signs @ weights.T + bias, rtol=1e-5, atol=1e-5)
     causes = causes_of(combination_machine, params, data, **SIZES)
@@ -337,7 +337,7 @@ def test_many_equal_rows_lose_no_digits(model):
     def moments_of(data, params):
         return method._machine(method._open((data,), sizes)).evaluate(params)[2]
 
-    moments = fast_jit(moments_of)(data, params)
+    moments = jax.jit(moments_of)(data, params)
     x = 2.0 * bits - 1.0 if model is combination_machine else bits.astype(float)
     on = 1.0 / (1.0 + np.exp(-(x @ weights.T + bias)))
     np.testing.assert_allclose(moments["on"], on.mean(0), rtol=1e-6)

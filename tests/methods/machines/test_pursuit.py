@@ -8,7 +8,7 @@ import numpyro.distributions as dist
 import pytest
 from jax import random
 from machine_examples import MACHINES, ROWS, SIZES, WIDTH, copied, numbers, rows
-from tools import fast_jit, quick_run
+from tools import quick_run
 
 from inference import (
     EM,
@@ -99,7 +99,7 @@ def test_pursuit_integrates_missing_cells_out():
         assert abs(there[1] - there[0]) / 2e-3 < 0.2  # of a log likelihood that curves by 100
     # A unit is taken from the cells that are there.
     assert not np.asarray(state.residual)[~mask].any()
-    _, loss = fast_jit(
+    _, loss = jax.jit(
         lambda s: pursuit.update(
             s, jnp.asarray(hidden, float), mask=jnp.asarray(mask), num_causes=1
         )
@@ -116,7 +116,7 @@ def test_pursuit_reports_the_likelihood_of_the_machine_it_hands_out(name):
     pursuit = ProjectionPursuit(model, significant=False, em_steps=4, num_starts=2)
     result = quick_run(pursuit, 1, 3, jnp.asarray(data, float), num_causes=3)
     weights, bias = (np.asarray(result.params[site], float) for site in ("weights", "bias"))
-    _, loss = fast_jit(lambda s: pursuit.update(s, jnp.asarray(data, float), num_causes=3))(
+    _, loss = jax.jit(lambda s: pursuit.update(s, jnp.asarray(data, float), num_causes=3))(
         result.state
     )
     np.testing.assert_allclose(-loss, log_evidence(weights, bias, data).sum(), rtol=1e-5)
@@ -147,7 +147,7 @@ def test_pursuit_takes_a_copy_under_other_names_of_as_many_units():
     def first(model, *args, **kwargs):
         pursuit = ProjectionPursuit(model, significant=False, em_steps=4, num_starts=2)
         state = pursuit.init(random.key(0), *args, **kwargs)
-        state, loss = fast_jit(lambda state: pursuit.update(state, *args, **kwargs))(state)
+        state, loss = jax.jit(lambda state: pursuit.update(state, *args, **kwargs))(state)
         return pursuit.get_params(state), loss
 
     ours, loss = first(combination_machine, data, mask=mask, num_causes=30)
@@ -183,7 +183,7 @@ def variant(way, stuck, data):
         machine = method._machine(method._open((data,), {"num_causes": 3}))
         return way(machine, key, stuck)["weights"]
 
-    return np.asarray(fast_jit(vary)(random.key(0)))
+    return np.asarray(jax.jit(vary)(random.key(0)))
 
 
 def test_a_variant_turns_the_units_that_a_unit_always_on_has_to_mend():

@@ -9,7 +9,6 @@ import pytest
 from jax import random
 from numpyro.infer import Predictive
 from scipy import special
-from tools import fast_jit
 
 from inference import MomentInversion, ProgramError, factor_errors, implied_correlation
 from inference.methods.moments.pairs import (
@@ -36,7 +35,7 @@ def simulate(key, num_data, noise=1.0, params=TRUTH):
     draw = Predictive(clipped_gaussian, posterior_samples=params, batch_ndims=0)
     factors, features = params["weights"].shape
     sizes = {"num_data": num_data, "num_features": features, "num_factors": factors}
-    return fast_jit(lambda key: draw(key, noise=noise, **sizes)["observed"])(key)
+    return jax.jit(lambda key: draw(key, noise=noise, **sizes)["observed"])(key)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +44,7 @@ def data():
 
 
 def test_counts_and_their_moments_invert_alike(data):
-    @fast_jit
+    @jax.jit
     def compute(data):
         pairs = count_pairs(data)
         return invert_pairs(pairs), invert_moments(pairs.mean, pairs.second_moment)
@@ -59,7 +58,7 @@ def test_missing_cells_cost_accuracy_and_nothing_else(data):
     """Holes at random leave the same correlations within their standard errors."""
     mask = np.random.default_rng(5).random(data.shape) < 0.7
 
-    @fast_jit
+    @jax.jit
     def compute(data, mask):
         pairs = count_pairs(jnp.where(mask, data, 0.0), mask)
         holed, whole = invert_pairs(pairs), invert_pairs(count_pairs(data))
@@ -72,7 +71,7 @@ def test_missing_cells_cost_accuracy_and_nothing_else(data):
     assert np.abs(holed.correlation - correlations(TRUTH, 1.0)).max() < 0.12
 
 
-correlations = fast_jit(implied_correlation)
+correlations = jax.jit(implied_correlation)
 
 
 @pytest.mark.parametrize("noise", [2.5, "columns"])
@@ -97,7 +96,7 @@ def test_hard_clip_recovers_the_ring():
     from ppl_models.data import ring
 
     method = MomentInversion(clipped_gaussian, rank="spectrum")
-    data = fast_jit(lambda key: ring(key, 3000, 16).data)(random.key(1))
+    data = jax.jit(lambda key: ring(key, 3000, 16).data)(random.key(1))
     state = method.invert(random.key(0), data, noise=0.0)
     assert state.rank == 2 and state.edge < 2
     assert np.allclose((state.params["weights"] ** 2).sum(axis=0), 1.0, atol=1e-4)
@@ -175,7 +174,7 @@ def test_standard_errors_against_repetition():
 def test_a_step_is_idle_and_init_is_the_inversion(data):
     method = MomentInversion(clipped_gaussian, errors=True, nearest=True)
     state = method.init(random.key(0), data, num_factors=2)
-    after, loss = fast_jit(method.update)(state, data, num_factors=2)
+    after, loss = jax.jit(method.update)(state, data, num_factors=2)
     jax.tree.map(np.testing.assert_array_equal, state, after)
     assert loss == state.residual
     inverted = method.invert(random.key(0), data, num_factors=2)
@@ -226,7 +225,7 @@ def test_errors_of_factors_are_those_of_the_jackknife(noise, factors):
         assert not state.factors.held.any()
         on, off = patterns * mask, (1 - patterns) * mask
 
-        @fast_jit
+        @jax.jit
         @jax.vmap
         def estimate(weight):
             both, one, neither = (

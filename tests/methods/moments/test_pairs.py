@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from tools import fast_jit
 
 from inference.methods.moments.pairs import (
     Pairs,
@@ -40,7 +39,7 @@ def test_counts_in_chunks_with_holes():
     whole = np.ones_like(mask)
     for chunk_size in (7, 100):
         for given, used in ((mask, mask), (None, whole)):
-            count = fast_jit(lambda given, size=chunk_size: count_pairs(data, given, size))
+            count = jax.jit(lambda given, size=chunk_size: count_pairs(data, given, size))
             for a, b in zip(count(given), count_by_hand(data, used), strict=True):
                 assert (np.asarray(a) == b).all()
     parts = [count_pairs(data[rows], mask[rows]) for rows in (slice(0, 11), slice(11, 23))]
@@ -60,7 +59,7 @@ def test_moments_of_counts():
 def test_arcsine_law_where_means_vanish():
     """(7) is met to the last digits, and (10) near it joins without a step."""
     second = np.array([[1.0, 0.4, -0.9], [0.4, 1.0, 0.1], [-0.9, 0.1, 1.0]])
-    invert = fast_jit(lambda mean: invert_moments(mean, jnp.asarray(second)).correlation)
+    invert = jax.jit(lambda mean: invert_moments(mean, jnp.asarray(second)).correlation)
     inverted = invert(np.zeros(3))
     assert np.allclose(inverted, np.sin(np.pi / 2 * second), atol=1e-6)
     beside = invert(np.full(3, 1e-4))
@@ -75,7 +74,7 @@ def test_what_real_data_bring():
     data[::2, 3] = 1
     data[:, 5] = 1  # 4 and 5 are constant
 
-    @fast_jit
+    @jax.jit
     def compute(data):
         pairs = count_pairs(data)
         return invert_pairs(pairs), invert_pairs(pairs, smoothing=1.0)
@@ -100,7 +99,7 @@ def test_pairs_are_inverted_by_the_margins_of_their_own_rows():
     data = (normal > 1.28).astype(np.float32)  # on in a tenth of the rows
     mask = rng.random(data.shape) < 0.5
 
-    @fast_jit
+    @jax.jit
     def compute(data, mask):
         pairs = count_pairs(jnp.where(mask, data, 0.0), mask)
         inverted = invert_pairs(pairs)
@@ -119,7 +118,7 @@ def test_a_pair_that_says_nothing_has_no_correlation():
     """Never seen together, or only where one of the two is constant."""
     data = np.array([[1, 1]] * 5 + [[0, 0]] * 5 + [[1, 0]] * 10 + [[0, 0]] * 10)
     mask = np.array([[True, True]] * 10 + [[True, False]] * 10 + [[False, True]] * 10)
-    compute = fast_jit(lambda data, mask: invert_pairs(count_pairs(data, mask)))
+    compute = jax.jit(lambda data, mask: invert_pairs(count_pairs(data, mask)))
     together = compute(data, mask)
     assert together.correlation[0, 1] == 1 and int(together.repairs.empty) == 1
     never = compute(data, mask & np.array([[True, False]] * 20 + [[False, True]] * 10))
@@ -131,13 +130,13 @@ def test_a_pair_that_says_nothing_has_no_correlation():
 
 def test_a_moment_outside_its_range_is_moved_to_the_end():
     """Means 1/2 and −1/2 allow ⟨s s⟩ up to 0, and it is 1."""
-    inverted = fast_jit(invert_moments)(jnp.array([0.5, -0.5]), jnp.ones((2, 2)))
+    inverted = jax.jit(invert_moments)(jnp.array([0.5, -0.5]), jnp.ones((2, 2)))
     assert inverted.correlation[0, 1] == 1
     assert int(inverted.repairs.outside) == 1 and int(inverted.repairs.empty) == 0
     assert np.isclose(inverted.repairs.excess, 1.0)
 
 
-@fast_jit
+@jax.jit
 def spectrum_of(moments):
     return spectrum(invert_moments(moments.mean, moments.correlation).correlation)
 
@@ -160,7 +159,7 @@ def test_nearest_correlation_matrix():
     generator = np.random.default_rng(7)
     bad = np.clip(generator.normal(scale=0.6, size=(7, 7)), -1, 1)
     bad = np.triu(bad, 1) + np.triu(bad, 1).T + np.eye(7)
-    nearest = np.asarray(fast_jit(nearest_correlation)(bad))
+    nearest = np.asarray(jax.jit(nearest_correlation)(bad))
     assert np.linalg.eigvalsh(bad)[0] < -0.5
     assert np.allclose(np.diagonal(nearest), 1.0) and np.linalg.eigvalsh(nearest)[0] > -1e-5
     distance = np.linalg.norm(nearest - bad)
@@ -176,7 +175,7 @@ def test_principal_axes_find_an_exact_solution():
     loadings = np.array([[0.9, 0.5, -0.4, 0.3, 0.7, 0.1], [0.0, 0.6, 0.5, -0.7, 0.2, 0.4]])
     correlation = loadings.T @ loadings
     np.fill_diagonal(correlation, 1.0)
-    factors = fast_jit(lambda x: principal_axes(x, 2, num_steps=2000))(correlation)
+    factors = jax.jit(lambda x: principal_axes(x, 2, num_steps=2000))(correlation)
     assert np.allclose(factors.loadings.T @ factors.loadings, loadings.T @ loadings, atol=1e-2)
     assert np.allclose(factors.uniqueness, 1 - (loadings**2).sum(axis=0), atol=1e-2)
     assert not factors.held.any()
@@ -185,5 +184,5 @@ def test_principal_axes_find_an_exact_solution():
 def test_standard_error_is_infinite_at_the_end():
     both, one = jnp.array([[20.0, 20.0], [20.0, 30.0]]), jnp.array([[0.0, 0.0], [10.0, 0.0]])
     pairs = Pairs(both, one, jnp.array([[20.0, 10.0], [10.0, 10.0]]))
-    errors = fast_jit(lambda pairs: standard_errors(pairs, invert_pairs(pairs)))
+    errors = jax.jit(lambda pairs: standard_errors(pairs, invert_pairs(pairs)))
     assert np.isinf(errors(pairs)[0, 1])

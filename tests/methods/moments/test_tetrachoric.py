@@ -6,7 +6,6 @@ import jax
 import numpy as np
 import pytest
 from scipy import special, stats
-from tools import fast_jit
 
 from inference.methods.moments.tetrachoric import correlation_of_cells, slope
 
@@ -63,7 +62,7 @@ def test_the_oracle_agrees_with_scipy_and_with_itself(cells):
 def test_inversion_over_the_whole_range(cells, dtype):
     """To 1e-10 in float64 and 1e-5 in float32, also where the moment is flat in ρ."""
     first, second, truth = GRID.T
-    inverted = np.asarray(fast_jit(correlation_of_cells)(first, second, tuple(cells)))
+    inverted = np.asarray(jax.jit(correlation_of_cells)(first, second, tuple(cells)))
     assert np.isfinite(inverted).all()
     full = cells.min(axis=0) > SMALLEST[dtype]
     assert full.mean() > 0.6
@@ -82,7 +81,7 @@ def test_slope_is_the_derivative(dtype):
         for a, b, r in zip(first, second, rho, strict=True)
     ]
     tolerance = {"float64": 1e-6, "float32": 1e-3}[dtype]
-    assert np.abs(fast_jit(slope)(first, second, rho) - np.array(rise)).max() < tolerance
+    assert np.abs(jax.jit(slope)(first, second, rho) - np.array(rise)).max() < tolerance
 
 
 def test_ends_of_the_range():
@@ -95,5 +94,5 @@ def test_ends_of_the_range():
             [0.5, 0.0, 0.0, 0.5],
         ]
     )
-    inverted = fast_jit(correlation_of_cells)(a, b, tuple(tables.T))
+    inverted = jax.jit(correlation_of_cells)(a, b, tuple(tables.T))
     assert inverted.tolist() == [1.0, -1.0, 1.0]
