@@ -18,7 +18,7 @@ BUDGETS = {
     "inference/rows": 445,
     "inference/compiling.py": 165,
     "inference/numerics": 673,
-    "inference/methods": 7778,
+    "inference/methods": 7827,
     "inference/baselines": 625,
     "inference/evaluation": 1384,
     "inference/posterior": 537,

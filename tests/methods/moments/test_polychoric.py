@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy.optimize import brentq
+from scipy.optimize import brentq, minimize_scalar
 from scipy.stats import multivariate_normal, norm
 
 from inference import polychoric
@@ -71,3 +71,62 @@ def test_what_cannot_be_known_is_marked():
         polychoric(table, (2, 3, 2, 2))
     with pytest.raises(ValueError, match="names 1 columns"):
         polychoric(table, (2,))
+
+
+def rectangles(first, second, rho):
+    """The probabilities of all cells of two columns cut at thresholds."""
+    ends = [np.concatenate([[-8.0], x, [8.0]]) for x in (first, second)]
+    square = [[1.0, rho], [rho, 1.0]]
+    below = np.array([[multivariate_normal.cdf([a, b], cov=square) for b in ends[1]]
+                      for a in ends[0]])  # fmt: skip
+    return np.diff(np.diff(below, axis=0), axis=1)
+
+
+def by_two_steps(table):
+    """The most likely ρ of a table of counts, thresholds from its margins."""
+    shares = table / table.sum()
+    first, second = (norm.ppf(np.cumsum(shares.sum(axis))[:-1]) for axis in (1, 0))
+    loss = lambda rho: -np.sum(shares * np.log(rectangles(first, second, rho).clip(1e-12)))  # noqa: E731
+    return minimize_scalar(loss, bounds=(-0.99, 0.99), method="bounded", options={"xatol": 1e-8}).x
+
+
+def as_rows(table):
+    return np.repeat(np.argwhere(table >= 0), table.astype(int).ravel(), axis=0)
+
+
+def test_the_most_likely_correlation_with_its_error():
+    counts = np.round(2000 * rectangles([-1.0, 0.2, 0.8], [-0.4, 0.9], 0.55))
+    shares = counts / counts.sum()
+    found = polychoric(as_rows(counts), (4, 3), likelihood=True)
+    best = by_two_steps(counts)
+    assert found.correlation[0, 1] == pytest.approx(best, abs=1e-5)
+    # By how much a row more in each cell moves it: the delta method of a multinomial.
+    slope = np.zeros(counts.shape)
+    for cell in np.ndindex(counts.shape):
+        more = np.eye(1, counts.size, np.ravel_multi_index(cell, counts.shape)).reshape(slope.shape)
+        ends = [by_two_steps(shares + step * (more - shares)) for step in (1e-3, -1e-3)]
+        slope[cell] = (ends[0] - ends[1]) / 2e-3
+    error = np.sqrt(np.sum(shares * slope**2) / counts.sum())
+    assert found.error[0, 1] == pytest.approx(error, rel=0.01)
+    assert found.error[0, 1] == found.error[1, 0] and np.isnan(found.error[0, 0])
+
+
+def test_the_most_likely_correlation_is_not_that_of_the_covariance():
+    counts = np.array([[20, 5, 3], [10, 12, 6], [4, 9, 11], [1, 4, 15]])
+    likely = polychoric(as_rows(counts), (4, 3), likelihood=True).correlation[0, 1]
+    moments = polychoric(as_rows(counts), (4, 3)).correlation[0, 1]
+    assert likely == pytest.approx(by_two_steps(counts), abs=1e-5)
+    assert 1e-4 < abs(likely - moments) < 0.02
+
+
+def test_cells_that_hide_and_tables_without_a_most_likely_correlation():
+    table, mask = simulated()
+    found = polychoric(table, KINDS, mask, likelihood=True)
+    rows = mask[:, 0] & mask[:, 2]
+    counts = np.zeros((4, 3))
+    np.add.at(counts, tuple(table[rows][:, [0, 2]].astype(int).T), 1)
+    assert found.correlation[0, 2] == pytest.approx(by_two_steps(counts), abs=1e-5)
+    assert np.isnan(found.error[3]).all() and found.error[0, 2] > 0
+    bits = np.array([[0, 0], [1, 1], [1, 1], [0, 0], [1, 0]])  # no row of 0 and 1
+    apart = polychoric(bits, ("binary", "binary"), likelihood=True)
+    assert apart.at_end[0, 1] and apart.correlation[0, 1] == 1.0 and np.isnan(apart.error[0, 1])
