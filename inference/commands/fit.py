@@ -17,18 +17,19 @@ from latentbits.models.data import InputError, Table
 
 from ..files.catalogue import blame, find_method
 from ..files.option import SEED, add
-from ..files.output import as_csv, check_output, versions, write_whole
+from ..files.output import FIGURES, as_csv, check_output, draw_picture, versions, write_whole
 from ..items.classes import by_size, open_classes
 from ..items.covariates import ARGUMENT, in_units, standardise
 from ..items.fits import KIND, certified, read_rows
 from ..items.known_items import Start, held_priors, read_items
+from ..items.pictures import sheet
 from ..numerics.rotation import ROTATIONS
 from ..reading.anatomy import inspect
 from ..reading.arguments import put
 from ..reading.small_scales import ScaleWarning
 from ..running.contract import Stop
 from ..types import Arguments
-from .options import METHOD, Given, add_options, open_given, said, setting, tell
+from .options import METHOD, SIZE, Given, add_options, open_given, said, setting, tell
 from .progress import stage
 
 if TYPE_CHECKING:
@@ -69,6 +70,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("--posterior", action="store_true", help=words)
     words = "prove a bracket of the log likelihood, and write its widths beside the fit"
     option("--certify", action="store_true", help=words)
+    words = "draw items, classes or parameters: .svg, .png or .pdf"
+    option("--figure", metavar="FILE", help=words)
+    option("--report", metavar="FILE.html", help="a page with tables, pictures, fit and warnings")
+    words = "the columns are an image: draw parameters as such"
+    option("--image", metavar="HxW", type=SIZE, help=words)
     add(parser, {"method": METHOD, "seed": SEED})
 
 
@@ -194,7 +200,12 @@ def fit_table(given: Given, namespace: argparse.Namespace, hidden: np.ndarray | 
 
 def main(namespace: argparse.Namespace) -> int:
     out = check_output("--out", namespace.out, (".nc",))
+    figure = check_output("--figure", namespace.figure, FIGURES)
+    page = check_output("--report", namespace.report, (".html",))
     given, hidden = hide(open_given(namespace, vary=True), namespace)
+    if namespace.image is not None and math.prod(namespace.image) != len(given.table.columns):
+        size, count = "x".join(map(str, namespace.image)), len(given.table.columns)
+        raise InputError(f"--image {size}: the table has {count} columns")
     given, choice, facts, groups, lines, tables = fit_table(given, namespace, hidden)
     chosen = {x: getattr(namespace, x) for x in ("steps", "starts", "seed", "patience")}
     chosen |= {x: str(v) for x, v in choice.settings.items() if x != "start"}
@@ -227,6 +238,16 @@ def main(namespace: argparse.Namespace) -> int:
         digits = 10 if what == "measures" else 6
         write_whole(file, as_csv({table.head: table.names, **table.columns}, digits), "--out")
         print(f"{what:9} {file}")
+    if figure is not None or page is not None:
+        from .fit_page import drawn, render
+
+        pictures = drawn(tables, groups, given, namespace.image)
+        if figure is not None:
+            write_whole(figure, draw_picture(sheet, figure.suffix, pictures), "--figure")
+            print(f"figure    {figure}")
+        if page is not None:
+            write_whole(page, render(lines, tables, pictures, attrs, out), "--report")
+            print(f"report    {page}")
     if namespace.checkpoint is not None:
         print(f"state     {Path(namespace.checkpoint) / 'checkpoint.npz'}")
     return 130 if facts.get("stop") is Stop.INTERRUPTED else 0

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..files.catalogue import find_method
+from ..items.classes import CLASS_TITLE, PROFILE_TITLE
 from ..items.covariates import ARGUMENT, effects_table
 from ..reading.anatomy import ProgramError
 from ..reading.small_scales import at_floor, lost_digits
@@ -20,6 +21,7 @@ from .progress import stage
 MAXIMA = ("QuadratureEM", "EM", "SplittingEM")
 """Methods whose fixed points are maxima of the marginal likelihood that `standard_errors` takes."""
 ITEM_TITLE = "Items: P = logistic(discrimination · factor + intercept); se: standard error"
+GROUP_TITLE = "Differences between groups"
 SHARP = 8.0
 """A discrimination, of a loading of 0.98."""
 
@@ -37,6 +39,7 @@ class Written(NamedTuple):
     dim: str
     names: Sequence[Any]
     head: str  # of the names, in a CSV file
+    title: str = ""  # where a page shows it
 
 
 def report(
@@ -143,17 +146,17 @@ def report(
     else:
         said = [ITEM_TITLE, *table_of({"item": columns, **study.items})]
         if study.groups:
-            said += ["", "Differences between groups", *table_of({"item": columns, **study.groups})]
+            said += ["", GROUP_TITLE, *table_of({"item": columns, **study.groups})]
         measures |= study.measures
         tables = _tables(study, given, namespace)
     if "effects" in point and ARGUMENT in given.kwargs:
         title, effects = effects_table(point, errors, namespace.covariates)
         said = [*said, "", title, *table_of(effects)]
         lines_of = range(1, len(effects["effect"]) + 1)
-        tables["effects"] = Written(effects, "line", list(lines_of), "line")
+        tables["effects"] = Written(effects, "line", list(lines_of), "line", title)
     if measures:
         value = {"value": list(measures.values())}
-        tables["measures"] = Written(value, "measure", list(measures), "measure")
+        tables["measures"] = Written(value, "measure", list(measures), "measure", "Fit")
     return [*lines, "", *said, ""], tables
 
 
@@ -277,8 +280,8 @@ def _class_tables(study: Any, given: Given, namespace: argparse.Namespace) -> di
     rows = given.table.ids or [str(i + 1) for i in range(len(given.table.values))]
     lines = list(range(1, len(study.profile["item"]) + 1))
     return {
-        "classes": Written(study.classes, "class", list(range(1, size + 1)), "class"),
-        "profile": Written(study.profile, "line", lines, "line"),
+        "classes": Written(study.classes, "class", list(range(1, size + 1)), "class", CLASS_TITLE),
+        "profile": Written(study.profile, "line", lines, "line", PROFILE_TITLE),
         "scores": Written(study.scores, "row", rows, namespace.id or "row"),
     }
 
@@ -289,11 +292,11 @@ def _tables(study: Any, given: Given, namespace: argparse.Namespace) -> dict[str
     columns = given.table.columns
     rows = given.table.ids or [str(i + 1) for i in range(len(given.table.values))]
     tables = {
-        "items": Written(study.items, "column", columns, "item"),
+        "items": Written(study.items, "column", columns, "item", ITEM_TITLE),
         "scores": Written(study.scores, "row", rows, namespace.id or "row"),
         "information": Written(study.information, "point", POINTS.tolist(), "at"),
         "factors": Written(study.factors, "factor", list(study.factors), "factor"),
-        "groups": Written(study.groups, "column", columns, "item"),
+        "groups": Written(study.groups, "column", columns, "item", GROUP_TITLE),
     }
     return {name: table for name, table in tables.items() if table.columns}
 

@@ -14,7 +14,7 @@ from latentbits.models.data import InputError, load_mixed
 from ..files.map.fit import Map, draw, fit_map
 from ..files.option import SEED, add
 from ..files.output import FIGURES, as_csv, check_output, draw_picture, write_whole
-from .options import add_table_options, said, tell
+from .options import SIZE, add_table_options, said, tell, two
 from .progress import stage
 
 if TYPE_CHECKING:
@@ -31,9 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="the table, one row per datum")
     parser.add_argument("--label", metavar="COLUMN", help="colour by this column, not fitted")
     parser.add_argument("--lines", action="store_true", help="draw where P(bit | x) is 1/2")
-    size = partial(_two, int, "x", "HxW, such as 16x16")
-    place = partial(_two, float, ",", "X,Y, such as 0.5,-1")
-    parser.add_argument("--image", metavar="HxW", type=size, help="the bits are an image: show it")
+    place = partial(two, float, ",", "X,Y, such as 0.5,-1")
+    parser.add_argument("--image", metavar="HxW", type=SIZE, help="the bits are an image: show it")
     words = "places whose images are shown; by default four far apart"
     how: dict[str, Any] = {"nargs": "+", "action": "extend", "type": place}
     parser.add_argument("--at", metavar="X,Y", help=words, **how)
@@ -119,11 +118,3 @@ def _counted(table: MixedTable) -> list[str]:
         shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
         lines.append(f"{kind:<12}{len(names)}: {shown}")
     return lines
-
-
-def _two(kind: type, between: str, words: str, text: str) -> tuple[Any, Any]:
-    try:
-        first, second = map(kind, text.lower().split(between))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} must be {words}") from None
-    return first, second

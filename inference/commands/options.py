@@ -16,6 +16,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -105,6 +106,18 @@ def _kind(text: str) -> tuple[str, str]:
             f"{text!r} must be COLUMN=KIND with {', '.join(KINDS[:-1])} or {KINDS[-1]}"
         )
     return column, kind
+
+
+def two(kind: type, between: str, words: str, text: str) -> tuple[Any, Any]:
+    """Two numbers: a size HxW, a place X,Y."""
+    try:
+        first, second = map(kind, text.lower().split(between))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} must be {words}") from None
+    return first, second
+
+
+SIZE = partial(two, int, "x", "HxW, such as 16x16")
 
 
 def _answers(path: str) -> dict[str, tuple[str, ...]]:

@@ -22,7 +22,7 @@ from latentbits.models.data.sealed import write_whole as write_whole
 
 from .figures import Figure, house_style
 
-FIGURES = (".png", ".svg")
+FIGURES = (".png", ".svg", ".pdf")
 FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 """Beginnings of a cell that a spreadsheet computes."""
 
@@ -163,12 +163,12 @@ def _digest(made: dict[str, Any]) -> str:
 
 
 def as_picture(figure: Figure, suffix: str) -> bytes:
-    """The bytes of a PNG or SVG file; the same figure gives the same bytes."""
+    """The bytes of a PNG, SVG or PDF file; the same figure gives the same bytes."""
     import matplotlib
 
     kind = suffix.lower().removeprefix(".")
     # Whatever changes from one run or machine to the next is left out.
-    without: dict[str, Any] = {"Date": None} if kind == "svg" else {"Software": None}
+    without: Any = {{"svg": "Date", "pdf": "CreationDate"}.get(kind, "Software"): None}
     stream = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "latentbits"}):
         figure.savefig(stream, format=kind, metadata=without)

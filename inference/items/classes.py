@@ -190,10 +190,10 @@ def study_classes(
         f"entropy   R² {measures['entropy_r2']:.3f}, relative {measures['entropy']:.3f}; "
         f"{measures['classification_error']:.1%} of rows misplaced by the likeliest class",
         "",
-        "Classes: share of the population, and of the rows by posterior and by likeliest class",
+        CLASS_TITLE,
         *table_of({"class": [str(c + 1) for c in range(size)], **classes}),
         "",
-        "Probabilities of the answers in each class",
+        PROFILE_TITLE,
         *table_of(profile),
     ]
     if bounds:
@@ -207,6 +207,10 @@ def study_classes(
     return ClassStudy(classes, profile, score_columns(posterior), measures, lines)
 
 
+CLASS_TITLE = (
+    "Classes: share of the population, and of the rows by posterior and by likeliest class"
+)
+PROFILE_TITLE = "Probabilities of the answers in each class"
 MOST_TOLD = 12
 """Bounds of a line."""
 MOST_LINES = 120
@@ -222,6 +226,11 @@ def table_of(columns: dict[str, Any]) -> list[str]:
     a      0.2500   0.1000
            0.5000        —
     """
+    return align(table_rows(columns))
+
+
+def table_rows(columns: dict[str, Any]) -> list[list[str]]:
+    """The heads and the rows of `table_of`."""
     rows = [["se" if name.endswith("_se") else HEADS.get(name, name) for name in columns]]
     shown = [_cells(name, column) for name, column in columns.items()]
     before = ""
@@ -230,7 +239,7 @@ def table_of(columns: dict[str, Any]) -> list[str]:
         before = line[0]
     length = len(next(iter(columns.values())))
     rows += [[f"… {length - MOST_LINES} more"]] if length > MOST_LINES else []
-    return align(rows)
+    return rows
 
 
 def _cells(name: str, column: Any) -> list[str]:

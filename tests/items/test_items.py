@@ -1,6 +1,7 @@
 """Item and model fit against NumPy loops over all rows that there can be."""
 
 import itertools
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -317,7 +318,8 @@ def test_one_slope_for_all_items_comes_out_to_the_published_digits(tmp_path, mon
     rows = np.array(list(itertools.product((0, 1), repeat=5)))
     data = np.repeat(rows, [int(x) for x in LSAT.split()], axis=0)
     pd.DataFrame(data, columns=list("abcde")).to_csv("lsat.csv")
-    assert main(["fit", "rasch", "--data", "lsat.csv", "--out", "fit.nc"]) == 0
+    drawn = ["--figure", "fit.pdf", "--report", "fit.html"]
+    assert main(["fit", "rasch", "--data", "lsat.csv", "--out", "fit.nc", *drawn]) == 0
     table = pd.read_csv("fit_items.csv", index_col="item")
     difficulty = [-3.615, -1.322, -0.318, -1.730, -2.780]
     np.testing.assert_allclose(table["difficulty"], difficulty, atol=1e-3)
@@ -328,6 +330,10 @@ def test_one_slope_for_all_items_comes_out_to_the_published_digits(tmp_path, mon
     assert measures["free_parameters"] == 6 and "m2" not in measures
     printed = capsys.readouterr().out
     assert printed.count("0.7551") == 5 and "another" not in printed
+    page = Path("fit.html").read_text()
+    assert "default-src 'none'" in page and page.count("<svg") == 3 and "<script" not in page
+    assert page.count("0.7551") == 5 and "<dt>bic</dt>" in page and "Item curves" in page
+    assert Path("fit.pdf").read_bytes()[:4] == b"%PDF"
 
 
 def test_answers_are_scored_by_their_key(tmp_path, monkeypatch, capsys):

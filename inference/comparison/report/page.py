@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -13,7 +15,7 @@ from ...files.figures import house_style
 from ...files.output import in_seconds
 from ..checks import CLOSE, Mark
 from ..verdict import RULES
-from .figures import INK, as_svg, general_pictures, model_pictures, words
+from .figures import INK, Picture, as_svg, general_pictures, model_pictures, words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,21 +26,26 @@ if TYPE_CHECKING:
 NUMBER = re.compile(r"(?<![\w.])(?:-?\d+(?:\.\d+)?(?:e[+-]?\d+)?%?|-?inf\b|nan\b)")
 
 
-def render(comparison: Comparison) -> bytes:
-    """The page. Whatever comes from a table or a program is escaped by Jinja."""
+def template(name: str) -> Any:
+    """A template of this folder. Whatever comes from a table or a program is escaped by Jinja."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     page = Environment(
         loader=PackageLoader(__package__, "."), autoescape=True, undefined=StrictUndefined
     )
     page.filters |= {"linked": linked, "anchor": anchor, "row": _anchor}
+    return page.get_template(name)
+
+
+def render(comparison: Comparison) -> bytes:
+    """The page."""
     rows, about = comparison.rows, comparison.about
     done = sorted((x for x in rows if "behind" in rows[x]), key=lambda x: _order(rows[x]))
     entries = {c for x in done for c in rows[x] if rows[x][c] is not None}
     left = "held_out" if "excess" in entries else "excess"
     shown = [c for c in words()["columns"] if c != left]
     folded = [c for c in words()["numbers"] if c in entries - set(shown)]
-    text = page.get_template("page.html.jinja").render(
+    text = template("page.html.jinja").render(
         comparison=comparison,
         question=words()["question"],
         about=_about(comparison),
@@ -167,16 +174,28 @@ def _rules() -> list[tuple[str, str]]:
 
 def figures(comparison: Comparison) -> list[dict[str, str]]:
     """Title, words and SVG of each figure."""
+    with in_ink():
+        pictures = [*general_pictures(comparison), *model_pictures(comparison)]
+        return inline(pictures)
+
+
+def inline(pictures: Sequence[Picture]) -> list[dict[str, str]]:
+    """Title, words and SVG of figures that were drawn in ink."""
+    return [
+        {"title": one.title, "words": one.words, "svg": Markup(as_svg(one, f"f{number}-"))}
+        for number, one in enumerate(pictures, start=1)
+    ]
+
+
+@contextmanager
+def in_ink() -> Iterator[None]:
+    """Draw in the style of the house, letters and axes in the page's own ink."""
     import matplotlib
 
     parts = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
     ink: Any = {**dict.fromkeys(parts, INK), "svg.fonttype": "path"}
     with house_style(), matplotlib.rc_context(ink):
-        pictures = [*general_pictures(comparison), *model_pictures(comparison)]
-        return [
-            {"title": one.title, "words": one.words, "svg": Markup(as_svg(one, f"f{number}-"))}
-            for number, one in enumerate(pictures, start=1)
-        ]
+        yield
 
 
 @cache
