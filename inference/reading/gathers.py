@@ -20,7 +20,7 @@ from jax import Array, lax, random
 from numpyro import handlers
 from numpyro.distributions.distribution import validation_enabled
 
-from ..compiling import known
+from ..compiling import executable, known
 from ..rows.disk import stored
 from ..types import Arguments
 from .anatomy import Anatomy
@@ -78,6 +78,7 @@ def _rows_meet(model: Callable, anatomy: Anatomy, arguments: Arguments) -> bool:
     anatomy = anatomy.with_rows(few)
     rows = [np.asarray(leaves[i][:few], jax.dtypes.canonicalize_dtype(leaves[i].dtype))
             for i in mine]  # fmt: skip
+    leaves = [None if i in mine else x for i, x in enumerate(leaves)]  # the claim holds no rows
     counts = np.array(anatomy.num_values)
 
     # By NumPy: random numbers of JAX would be most of what is compiled.
@@ -88,6 +89,7 @@ def _rows_meet(model: Callable, anatomy: Anatomy, arguments: Arguments) -> bool:
     states = states.astype(int if counts.all() else float)
     same = generator.random((points, few)) < 0.5
     states[:, 1] = np.where(same[..., None], states[:, 0], states[:, 1])
+    drawn = rows, states, same, np.arange(points)
 
     def at(rows: list[Array], point: tuple[Array, Array, Array]) -> Array:
         states, same, number = point
@@ -113,7 +115,7 @@ def _rows_meet(model: Callable, anatomy: Anatomy, arguments: Arguments) -> bool:
         return lax.map(partial(at, rows), drawn).any()
 
     try:
-        return bool(at_once(claim)(rows, states, same, np.arange(points)))
+        return bool(executable(lambda: at_once(claim), drawn, claim)(*drawn))
     except ProgramError:
         return True  # it runs, but not on an axis of states
 

@@ -268,10 +268,11 @@ class Lineages:
         rows, began = narrow.rows, time.perf_counter()
         screening, rounds, steps = self.search.plan(how.num_steps, narrow.more)
         devices = devices_for(self, *rows.whole())
+        room, record = how.room, how.record  # what is compiled knows nothing of the budget
 
         def halves(whole: LineageState) -> list[Progress]:
             parts = (whole.part(slice(n, n + self.count)) for n in (0, self.count))
-            return [begin(self, how.room, how.record, part) for part in parts]
+            return [begin(self, room, record, part) for part in parts]
 
         def start(rows: Rows, key: Array) -> list[Progress]:
             return halves(self.start(key, *rows.whole()))

@@ -62,6 +62,18 @@ def test_a_second_call_on_other_data_compiles_nothing(name, compilations):
     assert np.isfinite(after).all() and not np.array_equal(before, after)
 
 
+def test_a_fit_of_another_table_within_another_budget_compiles_nothing(compilations):
+    losses = []
+    for seed, budget in ((0, 50.0), (1, 40.0)):
+        compilations.clear()
+        data = np.asarray(traits(60, seed), np.int8)
+        result = EM(bernoulli_mixture).run(
+            random.key(0), 20, data, budget=budget, progress_bar=False, **MIXTURE
+        )
+        losses.append(float(result.losses[-1]))
+    assert not compilations and losses[0] != losses[1]
+
+
 def test_a_start_follows_its_key_and_data_are_checked_before_it():
     method, keys = EM(bernoulli_mixture), [random.key(k) for k in (0, 0, 1)]
     data = np.array(traits(30))
