@@ -21,7 +21,7 @@ import numpy as np
 from jax import Array, lax, nn
 from scipy.special import logsumexp
 
-from .concave import FREE, ROUNDING, Kind, Row, settings
+from .concave import FREE, Kind, Row, rounding, settings
 
 FIRST_ROUNDS, ROUNDS = 100, 30
 """Most steps towards the best tangent, of the first box of a row and of a half, which begins at the
@@ -91,18 +91,18 @@ def tangent(kind: Kind, row: Row, box: Box, point: Array, heat: Array) -> tuple[
     slope = jnp.where(free, at.slope, 0.0)
     base = at.value - slope @ point
     soft = jnp.where(free, nn.softplus(slope), 0.0)
-    margin = at.margin + ROUNDING * (jnp.abs(slope).sum() + jnp.abs(at.value))
+    size = jnp.abs(slope).sum() + jnp.abs(at.value) + soft.sum()
+    margin = at.margin + rounding(len(point)) * size
     upper = base + soft.sum() + margin
     highest = base + jnp.maximum(slope, 0.0).sum() + margin
-    upper, highest = (jnp.where(jnp.isnan(x), jnp.inf, x) for x in (upper, highest))
     none = jnp.isneginf(at.value)  # a point inside without probability: no state has any
-    upper, highest = (jnp.where(none, -jnp.inf, x) for x in (upper, highest))
+    proved = lambda x: jnp.where(none, -jnp.inf, jnp.where(jnp.isnan(x), jnp.inf, x))  # noqa: E731
     unsure = point * (1.0 - point)
     logit = jnp.log(jnp.clip(point, 1e-15)) - jnp.log(jnp.clip(1.0 - point, 1e-15))
     step = (slope / heat - logit) / (1.0 + unsure * at.spread / heat)
     step = jnp.where(jnp.isfinite(step), jnp.clip(step, -8.0, 8.0), 0.0)
     cost = jnp.where(free, (at.curve + 1e-9) * unsure + 1e-200, -1.0)
-    found = Tangent(upper, highest, point, slope, jnp.argmax(cost))
+    found = Tangent(proved(upper), proved(highest), point, slope, jnp.argmax(cost))
     return found, jnp.where(free, nn.sigmoid(logit + step), point)
 
 
@@ -156,12 +156,8 @@ def bound(
         new, point = each(own, boxes, point)
         gain = jnp.where(live, score(best) - score(new), 0.0)
         keep = lambda a, b: jnp.where(_wide(gain > 0, a), a, b)  # noqa: E731
-        return (
-            count + 1,
-            jax.tree.map(keep, new, best),
-            point,
-            live & ((gain > STILL) | (count < 4)),
-        )
+        live &= (gain > STILL) | (count < 4)
+        return count + 1, jax.tree.map(keep, new, best), point, live
 
     start = jnp.where(boxes.fixed == FREE, boxes.point, boxes.fixed.astype(boxes.point.dtype))
     none = jnp.full(len(start), jnp.inf)
@@ -213,7 +209,9 @@ def bracket(boxes: Box, best: bool) -> tuple[np.ndarray, np.ndarray]:
         peak = boxes.peak.max(1)
         return peak, np.maximum(boxes.highest.max(1), peak)
     lower, upper = (logsumexp(x, axis=1) for x in (boxes.lower, boxes.upper))
-    return lower - ROUNDING, upper + ROUNDING
+    size = np.nan_to_num(np.abs([lower, upper]), posinf=0.0)
+    lost = rounding(boxes.lower.shape[1]) * (1.0 + size)
+    return lower - lost[0], upper + lost[1]
 
 
 def gaps_of(boxes: Box, best: bool) -> np.ndarray:
@@ -244,18 +242,15 @@ def solve(rows: Rows, shift: np.ndarray, width: float, max_boxes: int, best: boo
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), boxes)
     flat, _ = bound_all(rows, np.repeat(np.arange(num_rows), used), flat, FIRST_ROUNDS, best)
     boxes = jax.tree.map(lambda x, like: x.reshape(like.shape), flat, boxes)
-    here, count, found = np.arange(num_rows), np.full(num_rows, used), None
+    here, count, ended = np.arange(num_rows), np.full(num_rows, used), []
     while len(here):
         lower, upper = bracket(boxes, best)
         gaps = gaps_of(boxes, best)
         splits = max(1, min(MOST_SPLIT, boxes.upper.shape[1] // MANY))
-        done = (upper - lower <= width) | (count >= max_boxes) | (gaps.max(1) == -np.inf)
+        done = (upper <= lower + width) | (count >= max_boxes) | (gaps.max(1) == -np.inf)
         if done.any():
-            ended = _read(rows, here[done], jax.tree.map(lambda x: x[done], boxes), count[done])  # noqa: B023
-            if found is None:
-                found = Found(*(np.zeros((num_rows, *x.shape[1:]), x.dtype) for x in ended))
-            for old, new in zip(found, ended, strict=True):
-                old[here[done]] = new
+            some = jax.tree.map(lambda x: x[done], boxes)  # noqa: B023
+            ended.append((*_read(rows, here[done], some, count[done]), here[done]))
             boxes = jax.tree.map(lambda x: x[~done], boxes)  # noqa: B023
             here, count, gaps = here[~done], count[~done], gaps[~done]
             continue
@@ -270,8 +265,8 @@ def solve(rows: Rows, shift: np.ndarray, width: float, max_boxes: int, best: boo
         for whole, one, other in zip(boxes, first, second, strict=True):
             whole[row, place], whole[row, after] = one, other
         np.add.at(count, row, 1)
-    assert found is not None
-    return found
+    *found, order = (np.concatenate(x) for x in zip(*ended, strict=True))
+    return Found(*(x[np.argsort(order)] for x in found))
 
 
 def _largest(gaps: np.ndarray, many: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -306,6 +301,7 @@ def _read(rows: Rows, here: np.ndarray, boxes: Box, count: np.ndarray) -> Found:
     U₁ / (U₁ + L₀)."""
     lower, upper = bracket(boxes, False)
     used = boxes.upper > -np.inf
+    used[:, 0] = True  # also of a row that no state explains
     row, place = np.nonzero(used)
     parts = bound_all(rows, here[row], jax.tree.map(lambda x: x[row, place], boxes), 0, False)[1]
     whole = np.full((4, *boxes.point.shape), -np.inf)
@@ -314,8 +310,9 @@ def _read(rows: Rows, here: np.ndarray, boxes: Box, count: np.ndarray) -> Found:
     with np.errstate(over="ignore", invalid="ignore"):
         least = 1.0 / (1.0 + np.exp(off - least_on))
         most = 1.0 - 1.0 / (1.0 + np.exp(on - least_off))
-    least = np.where(np.isnan(least), 0.0, least * (1.0 - ROUNDING))
-    most = np.where(np.isnan(most), 1.0, most + ROUNDING).clip(max=1.0)
+    lost = rounding(boxes.upper.shape[1])
+    least = np.where(np.isnan(least), 0.0, least * (1.0 - lost))
+    most = np.where(np.isnan(most), 1.0, most + lost).clip(max=1.0)
     listed = np.where(used, 1 + (boxes.fixed == FREE).sum(-1), 0).sum(1)
     best = np.take_along_axis(boxes.state, boxes.peak.argmax(1)[:, None, None], 1)[:, 0]
     peak = boxes.peak.max(1)

@@ -19,8 +19,8 @@ from ..rows.chunks import Rows as Data
 from ..rows.chunks import chunk_of, compiled
 from ..types import Params
 from .boxes import Found, Rows, solve
-from .concave import ROUNDING, QuadraticKind
-from .reading import INVERTED, NUM_TESTS, SAME, Form, Plan, choose, choose_sites, read
+from .concave import ROUNDING, QuadraticKind, rounding
+from .reading import INVERTED, NUM_TESTS, SAME, Form, Plan, check_alone, choose, choose_sites, read
 
 
 class Certificate(NamedTuple):
@@ -43,7 +43,7 @@ class Certificate(NamedTuple):
     @property
     def width(self) -> np.ndarray:
         """Of each bracket, (num_data,)."""
-        return self.upper - self.lower
+        return _less(self.upper, self.lower)
 
     def outside(self, log_sum: Any) -> np.ndarray:
         """Least and most of the share of a row's mass that is not in a set of its states,
@@ -115,16 +115,24 @@ def certify(
     probability = np.stack([found.least, found.most], -1)
     return Certificate(
         found.lower, found.upper, found.boxes, found.states, probability, found.best,
-        found.highest - found.peak, found.peak, 0 if few else NUM_TESTS, f"proved, {how}",
+        _less(found.highest, found.peak), found.peak, 0 if few else NUM_TESTS, f"proved, {how}",
     )  # fmt: skip
 
 
-def _chunks(data: Data, size: int) -> Any:
+def _less(upper: np.ndarray, lower: np.ndarray) -> np.ndarray:
+    """Their difference: zero too for a row that no state explains, where both are −∞."""
+    return np.subtract(upper, lower, out=np.zeros_like(upper), where=upper != lower)
+
+
+def _chunks(reader: Reader, params: Params, data: Data, size: int) -> Any:
     """Data of at most so many rows each, and how many of them are new."""
     for start in range(0, data.num_data, size):
         here = np.arange(start, start + size)
         leaves = tuple(np.take(x, here, 0, mode="clip") for x in data.leaves)
-        yield data._replace(leaves=leaves, num_data=size), min(size, data.num_data - start)
+        piece = data._replace(leaves=leaves, num_data=size)
+        if start == 0 and size < data.num_data:
+            check_alone(reader, params, piece, data.num_data)
+        yield piece, min(size, data.num_data - start)
 
 
 def _all_listed(reader: Reader, params: Params, data: Data, chunk: int | None) -> Found:
@@ -138,7 +146,7 @@ def _all_listed(reader: Reader, params: Params, data: Data, chunk: int | None) -
         table = jnp.asarray(states)[:, None]
         joint = log_joint(reader.model, local, params, table, data.whole())
         total = logsumexp(joint, axis=0)
-        margin = ROUNDING * (len(table) ** 0.5 + jnp.abs(joint.max(0)) * data.width)
+        margin = rounding(len(table)) + ROUNDING * jnp.abs(joint.max(0)) * data.width
         share = jnp.exp(joint - total).T @ jnp.asarray(states == 1, float)
         none, peak, slack = jnp.zeros(size, int), joint.max(0), 2.0 * margin[:, None]
         return (
@@ -147,7 +155,10 @@ def _all_listed(reader: Reader, params: Params, data: Data, chunk: int | None) -
             jnp.asarray(states)[jnp.argmax(joint, 0)], peak, peak,
         )  # fmt: skip
 
-    told = ((compiled(run, x)(x.leaves, params), count) for x, count in _chunks(data, size))
+    told = (
+        (compiled(run, x)(x.leaves, params), count)
+        for x, count in _chunks(reader, params, data, size)
+    )
     return _end_to_end([[np.asarray(x)[:count] for x in found] for found, count in told])
 
 
@@ -162,7 +173,7 @@ def _by_boxes(
     plan = choose(reader, params, data)
     parts: list[Any] = []
     size = chunk_of(chunk, NUM_TESTS * data.width + reader.anatomy.num_bits**2, data)
-    for piece, count in _chunks(data, size):
+    for piece, count in _chunks(reader, params, data, size):
         form = _read(plan, reader.at(size), params, piece)
         if _worst(form, plan) is not None and isinstance(plan.kind, QuadraticKind):
             plan = choose_sites(reader, params, piece, np.arange(min(size, 64)))

@@ -22,9 +22,10 @@ bound of the log of the sum over the box: the two bounds differ by
 :math:`f_d(u_d)`, concave in predictors :math:`u_d = \alpha_d + \sum_i s_i W_{id}` affine in the
 bits (`inference.certificates.families`). A sum of concave functions of affine ones is concave.
 
-Sums are rounded. Each bound comes with a margin, what float64 may have lost of it: 64 units of the
-last place of the sizes of all terms added up, more than their number needs. `margin` of a quadratic
-form also covers what its coefficients lost when they were read.
+Sums are rounded. Each bound comes with a margin, what float64 may have lost of it. A sum of n terms
+loses at most n / 2 units of the last place of the sum of their absolute values, in whatever order
+they are added; `rounding` takes twice that, and 64 for the functions that made the terms. `margin`
+of a quadratic form also covers what its coefficients lost when they were read.
 """
 
 from __future__ import annotations
@@ -47,6 +48,11 @@ FREE = -1
 ROUNDING = 64 * float(np.finfo(np.float64).eps)
 RANK = 6
 """Columns of the factor of a matrix that a diagonal is found by."""
+
+
+def rounding(count: int) -> float:
+    """What a sum of so many terms loses at most, relative to the sum of their absolute values."""
+    return ROUNDING * (1.0 + count / 64.0)
 
 
 class Relaxed(NamedTuple):
@@ -85,9 +91,10 @@ def listed(state: Array, free: Array, value: Array, flips: Array) -> Lower:
     level = jnp.where(jnp.isfinite(level), level, 0.0)  # if no state is possible
     own, each = jnp.exp(value - level), jnp.exp(flips - level)
     every = each.sum()
-    log = lambda x: level + jnp.log(x)  # noqa: E731
+    lost = rounding(len(flips)) * (1.0 + jnp.abs(level))
+    log = lambda x: level + jnp.log(x) - lost  # noqa: E731
     # The others than one: less than their rounded difference, and never less than nothing.
-    others = log(own + jnp.maximum(every * (1.0 - ROUNDING * len(flips)) - each, 0.0))
+    others = log(own + jnp.maximum(every * (1.0 - rounding(len(flips))) - each, 0.0))
     on, turned = state > 0, (best > value) & (jnp.arange(len(state)) == jnp.argmax(flips))
     return Lower(
         log(own + every), jnp.where(on, flips, others), jnp.where(on, others, flips),
@@ -126,10 +133,9 @@ class QuadraticKind(NamedTuple):
         own = entr(point) + entr(1.0 - point)
         slope = row["linear"] + row["pairs"] @ point
         middle = row["constant"] + 0.5 * point @ (slope + row["linear"]) + own.sum()
-        one = middle - own + jnp.where(free, (1.0 - point) * slope, 0.0)
-        zero = middle - own - jnp.where(free, point * slope, 0.0)
-        one = jnp.where(free | (point > 0.5), one, -jnp.inf)
-        zero = jnp.where(free | (point < 0.5), zero, -jnp.inf)
+        one, zero = middle - own + (1.0 - point) * slope, middle - own - point * slope
+        one = jnp.where(free, one, jnp.where(point > 0.5, middle, -jnp.inf))
+        zero = jnp.where(free, zero, jnp.where(point < 0.5, middle, -jnp.inf))
         total = jnp.maximum(middle, jnp.logaddexp(zero, one).max())
         wide = Lower(total, zero, one, few.peak, few.state)
         return larger(few, wide).less(row["margin"])
@@ -189,11 +195,12 @@ def settings(num_bits: int) -> np.ndarray:
 
 
 class SitesKind(NamedTuple):
-    """Rows of {constant (configs,), linear (configs, bits), sites, margin ()}.
+    """Rows of {constant (configs,), linear (configs, bits), sites, margin (), lost ()}.
 
-    The linear part hangs on what the upper bits of a datum are: `upper` of them, the first, number
-    the configurations. A site is {family's arguments, weights (bits, cells, predictors), bias
-    (cells, predictors), power (cells,)}, the power zero where a cell is masked.
+    `lost` is `rounding` of sums over the bits and the cells of all sites. The linear part hangs on
+    what the upper bits of a datum are: `upper` of them, the first, number the configurations. A
+    site is {family's arguments, weights (bits, cells, predictors), bias (cells, predictors), power
+    (cells,)}, the power zero where a cell is masked.
     """
 
     families: tuple[Family, ...]
@@ -218,20 +225,23 @@ class SitesKind(NamedTuple):
             predictor = bias + jnp.tensordot(point, weights, 1)
             each, steep, sharp = family.at(predictor, site)
             size = jnp.abs(weights)
-            value, slope = value + each.sum(), slope + jnp.tensordot(weights, steep, 2)
+            # −∞ of other families is an overflow, and says nothing of other points.
+            over = jnp.isneginf(each) & (not family.nonnegative)
+            value = value + jnp.where(over, jnp.nan, each).sum()
+            slope = slope + jnp.tensordot(weights, steep, 2)
             curve = curve + jnp.tensordot(weights**2, sharp, 2)
-            reach = jnp.tensordot(jnp.where(free, 1.0, 0.0), size, 1)
-            spread = spread + jnp.tensordot(size, sharp * reach, 2)
-            whole = jnp.abs(bias) + size.sum(0)
-            margin = margin + jnp.abs(each).sum() + (jnp.abs(steep) * whole).sum()
-        return Relaxed(value, slope, curve, spread + curve, row["margin"] + ROUNDING * margin)
+            spread = spread + jnp.tensordot(size, sharp * jnp.tensordot(free + 0.0, size, 1), 2)
+            whole = predictor if family.nonnegative else jnp.abs(bias) + size.sum(0)
+            margin = margin + jnp.abs(each).sum() + ((1.0 + jnp.abs(steep)) * whole).sum()
+        margin = row["margin"] + row["lost"] * margin
+        return Relaxed(value, slope, curve, spread + curve, margin)
 
     def lower(self, row: Row, free: Array, point: Array) -> Lower:
         """The listed states, or those that only add bits to the rounded one."""
         state = jnp.round(point)
         constant, slope = self._linear(row, point)
         prior = jnp.abs(constant) + jnp.abs(slope).sum()
-        value, lost = constant + slope @ state, prior
+        value, share, lost, wide, ends = constant + slope @ state, row["lost"], prior, prior, prior
         turned, chord = value + (1.0 - 2.0 * state) * slope, slope
         more = free & (state < 0.5)
         level, sharp = jnp.zeros(()), jnp.zeros(len(point))
@@ -249,33 +259,35 @@ class SitesKind(NamedTuple):
             high, low = (jnp.tensordot(more + 0.0, x, 1) for x in (up, down))
             still = bias + jnp.tensordot(jnp.where(free, 0.0, state), weights, 1)
             least, top = (still + jnp.tensordot(free + 0.0, x, 1) for x in (down, up))
-            ends = [least, top, family.sharpest(least, top, site)]
-            points = [own, own + low, own + high, bias + jnp.tensordot(point, weights, 1), *ends]
+            most = family.sharpest(least, top, site)
+            middle = bias + jnp.tensordot(point, weights, 1)
+            points = [own, own + low, own + high, middle, least, top, most]
             both = jnp.concatenate([other, jnp.stack(points)])
             each, steep, bent = jax.vmap(lambda u, f=family, site=site: f.at(u, site))(both)
-            sizes = jnp.abs(bias) + jnp.abs(weights).sum(0)
-            lost_each = jnp.abs(each).sum(1) + (jnp.abs(steep) * sizes).sum((1, 2))
+            sizes = both if family.nonnegative else jnp.abs(bias) + jnp.abs(weights).sum(0)
+            lost_each = jnp.abs(each).sum(1) + ((1.0 + jnp.abs(steep)) * sizes).sum((1, 2))
             value, lost = value + each[count].sum(), lost + lost_each[count]
-            turned = turned + each[:count].sum(1) - ROUNDING * lost_each[:count]
+            wide, ends = wide + lost_each[count + 3], ends + lost_each[count + 1 : count + 3].sum()
+            turned = turned + each[:count].sum(1) - share * lost_each[:count]
             mean = mean + each[count + 3].sum()
             lean = lean + jnp.tensordot(weights, steep[count + 3], 2)
             most = bent[count + 4 :].max(0) if family.smooth else jnp.inf
             sharp = sharp + jnp.tensordot(weights**2, most * jnp.ones_like(own), 2)
             # Chords: what is concave lies above them between their ends.
             width = (high - low)[..., 0]
-            rise = (each[count + 2] - each[count + 1]) / jnp.where(width > 0, width, 1.0)
-            rise = jnp.where(width > 0, rise, 0.0)
+            rise = (each[count + 2] - each[count + 1]) / jnp.where(width > 0, width, jnp.inf)
             level = level + (each[count + 1] - rise * low[..., 0] - each[count]).sum()
             level = level if weights.shape[-1] == 1 else level - jnp.inf
             chord = chord + weights[..., 0] @ rise
         value, turned = (jnp.where(jnp.isnan(x), -jnp.inf, x) for x in (value, turned))
-        few = listed(state, free, value, turned - ROUNDING * prior)
+        few = listed(state, free, value - share * lost, turned - share * prior)
         added = jnp.where(more, nn.softplus(chord), 0.0)
-        total = value + level + added.sum() - 4.0 * ROUNDING * (lost + added.sum())
+        total = value + level + added.sum() - share * (lost + ends + added.sum())
         total = jnp.where(jnp.isnan(total), -jnp.inf, total)
         zero = jnp.where(more, total - added, jnp.where(state < 0.5, total, -jnp.inf))
         one = jnp.where(more, total - added + chord, jnp.where(state > 0.5, total, -jnp.inf))
         best = larger(few, Lower(total, zero, one, few.peak, few.state))
+        mean = mean - share * (wide + jnp.abs(lean).sum())
         best = larger(best, self._jensen(free, point, mean, lean, sharp, few))
         return best.less(row["margin"])
 
@@ -290,7 +302,7 @@ class SitesKind(NamedTuple):
         own, unsure = entr(point) + entr(1.0 - point), point * (1.0 - point)
         bent = jnp.where(free, 0.5 * sharp, 0.0)
         middle = mean - bent @ unsure + own.sum()
-        middle = middle - 4.0 * ROUNDING * (jnp.abs(mean) + bent @ unsure + jnp.abs(slope).sum())
+        middle = middle - rounding(len(point)) * (bent @ unsure + own.sum())
         away = jnp.where(free, 1.0 - point, 0.0), jnp.where(free, -point, 0.0)
         one, zero = (middle - own + x * slope - (x**2 - unsure) * bent for x in away)
         one = jnp.where(free | (point > 0.5), one, -jnp.inf)

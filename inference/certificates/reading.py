@@ -25,8 +25,9 @@ from ..reading.state_sums import within_rows
 from ..reading.states import AtMost
 from ..reading.tracing import dependence, explained, run_abstractly, trace_of
 from ..rows.chunks import Rows as Data
+from ..rows.chunks import compiled
 from ..types import Arguments, Params
-from .concave import ROUNDING, Kind, QuadraticKind, Row, SitesKind, moved_diagonal, settings
+from .concave import Kind, QuadraticKind, Row, SitesKind, moved_diagonal, rounding, settings
 from .families import FAMILIES, ORDERED, Family, readings
 
 NUM_TESTS = 64
@@ -73,6 +74,22 @@ def parted(form: Any, num_data: int) -> tuple[Row, Row]:
     return own, jax.tree.map(lambda x: None if len(x) == num_data else x[0], form)
 
 
+def check_alone(reader: Reader, params: Params, data: Data, num_data: int) -> None:
+    """Refuse a program in which a row depends on the rows that it is read with."""
+    table = jnp.asarray(test_states(reader.anatomy.num_bits)[:, None] + reader.anatomy.lowest)
+
+    def first(data: Data) -> np.ndarray:
+        of = lambda rows, params: reader.at(rows.num_data).log_joint(params, table, rows.whole())  # noqa: E731
+        return np.asarray(compiled(of, data)(data.leaves, params))[:, 0]
+
+    if not np.allclose(first(data), first(data.head()), INVERTED, INVERTED, equal_nan=True):
+        raise ProgramError(
+            "no bound is proved: the log joint of a row depends on the rows that it is read with "
+            "(through a mean over rows, say); compute that outside of the program, or read all "
+            f"rows at once: chunk_size={num_data}"
+        )
+
+
 # --- quadratic
 
 
@@ -102,7 +119,9 @@ def read_quadratic(
     error, size = jnp.abs(pull - direct).max(0), jnp.abs(direct).max(0)
     each = jnp.maximum(size, jnp.abs(form.constant)) + jnp.abs(form.linear).max(0)
     whole = jnp.abs(form.constant) + jnp.abs(form.linear).sum(0) + 0.5 * sums.sum(-1)
-    margin = 4.0 * error + ROUNDING * (whole + (1 + num_bits) ** 2 * each / 16.0)
+    # A pair is a difference of four log joints, of which each is a sum over the columns.
+    own = rounding((1 + num_bits) ** 2 * (4 + data.width)) * each
+    margin = 4.0 * error + rounding(2 * num_bits) * whole + own
     rounds = 1000 if len(matrix) == 1 else 100
     shift = jax.vmap(lambda x: moved_diagonal(x, jnp.ones(num_bits), rounds))(matrix)
     shift = jnp.broadcast_to(shift, (anatomy.num_data, num_bits))
@@ -149,10 +168,8 @@ def show(
         fn = within_rows(trace[site.name]["fn"], anatomy)
         base, own = unwrapped(fn)
         layout = Layout(len(fn.batch_shape) + len(fn.event_shape), tuple(fn.event_shape))
-        each = lambda x, layout=layout: cells(x, layout)  # noqa: E731
-        last = lambda x, each=each: jnp.stack(  # noqa: E731
-            [each(x[..., k]) for k in range(x.shape[-1])], -1
-        )
+        each = partial(cells, layout=layout)
+        last = jax.vmap(each, -1, -1)
         found = {}
         value = power = jnp.zeros((1, 1))
         mask = jnp.ones((1, 1, 1), bool)
@@ -314,11 +331,14 @@ def read_sites(
     constant, slopes, whole = table.linear(sum(rest, jnp.zeros((len(table.states), num_data))))
     constant, slopes = constant.T, jnp.moveaxis(slopes, 2, 0)
     sites: list[dict[str, Any]] = []
-    counts = [jnp.zeros((), int)]
+    counts, lawful = [jnp.zeros((), int)], jnp.ones(num_data, bool)
     for family, site in zip(kind.families, (x for x in shown if x.name in plan.sites), strict=True):
         predictor, others = site.readings[FAMILIES.index(family)]
         bias, weights, values = table.affine(predictor)
         power, count = jnp.where(site.mask[0], site.power, 0.0), bias.shape[1]
+        if family.nonnegative:  # the few rows that chose the form may be unlike this one
+            least = jnp.minimum(bias, weights.min(0))[..., 0]
+            lawful &= ((power == 0) | (least >= 0)).all(1)
 
         def by_row(x: Array, count: int = count) -> Array:
             return jnp.broadcast_to(x, (num_data, count, *x.shape[2:]))
@@ -354,8 +374,10 @@ def read_sites(
         sites.append(parts | {"weights": weights, "bias": bias})
     if room is None:
         return jnp.stack(counts).max()
-    error = apart(whole, direct).max(0)
-    form = {"constant": constant, "linear": slopes, "margin": 4.0 * error, "sites": sites}
+    error = jnp.where(lawful, apart(whole, direct).max(0), jnp.inf)
+    lost = jnp.full(1, rounding(anatomy.num_bits + sum(x["value"].shape[1] for x in sites)))
+    form = {"constant": constant, "linear": slopes, "sites": sites}
+    form |= {"margin": 4.0 * error, "lost": lost}
     size = jnp.where(jnp.isfinite(direct), jnp.abs(direct), 0.0).max(0)
     shift = jnp.zeros((num_data, anatomy.num_bits))
     return Form(*parted(form, num_data), shift, error, size)
@@ -388,10 +410,8 @@ def choose(reader: Reader, params: Params, data: Data) -> Plan:
         size = 1.0 + jnp.where(jnp.isfinite(joint), jnp.abs(joint), 0.0).max()
         second = jnp.diff(jnp.diff(joint.reshape(*table.shape[:-1], -1), axis=1), axis=2)[:, 0, 0]
         uneven = jnp.abs(second - second[..., :1]).max()
-        return (
-            jnp.stack([jnp.abs(jnp.diff(second, axis=1)).max(), jnp.abs(second).max(), uneven])
-            / size
-        )
+        third = jnp.abs(jnp.diff(second, axis=1)).max()
+        return jnp.stack([third, jnp.abs(second).max(), uneven]) / size
 
     with validation_enabled(False):
         error, most, uneven = jax.jit(run)(leaves, params)

@@ -207,6 +207,52 @@ def test_machine_is_linear_and_refused_where_cells_are_masked():
         certify(combination_machine, params, data, num_causes=9, mask=mask, max_states=0)
 
 
+def test_rows_without_an_explanation_and_rows_that_read_others():
+    """Impossible rows have no width; a program that centres its chunk is refused."""
+    rng = np.random.default_rng(6)
+    weights, states = rng.gamma(1.0, 1.0, (6, 3)), table(6)
+    weights[:, 0] = 0.0
+    data = np.array([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]])
+    params = {"weights_1": weights, "leak_0": np.zeros(3), "leak_1": np.full(6, 0.4)}
+    u = (states @ weights)[:, None]
+    with np.errstate(divide="ignore"):
+        each = np.where(data > 0, np.log(-np.expm1(-u)), -u).sum(-1)
+    on = -np.expm1(-0.4)
+    prior = special.xlogy(states, on).sum(1) + special.xlogy(1 - states, 1 - on).sum(1)
+    exact = logsumexp(each + prior[:, None], axis=0)
+    for some in ([0], [0, 1]):
+        proved = certify(noisy_or_network, params, data[some], layers=(6,), **BOXES)
+        assert proved.lower[0] == proved.upper[0] == -np.inf
+        assert proved.width[0] == proved.best_gap[0] == 0.0
+    assert proved.lower[1] <= exact[1] <= proved.upper[1] <= proved.lower[1] + 0.1
+
+    def centred(data):
+        weights = numpyro.sample("weights", dist.Normal().expand((11, 4)).to_event(2))
+        with numpyro.plate("data", len(data)):
+            s = numpyro.sample("s", dist.Bernoulli(0.3).expand((11,)).to_event(1))
+            own = data - data.mean(0)
+            numpyro.sample("x", dist.Normal(s @ weights, 1.0).to_event(1), obs=own)
+
+    with pytest.raises(ProgramError, match=r"rows that it is read with.*chunk_size=7"):
+        certify(centred, {"weights": np.zeros((11, 4))}, rng.normal(size=(7, 4)), chunk_size=3)
+
+
+def test_signs_of_weights_are_tested_in_every_row():
+    """A rate whose weights are below zero in a row that did not choose the form is refused."""
+
+    def rates(data, sign):
+        weights = numpyro.sample("weights", dist.Gamma(1.0).expand((11, 2)).to_event(2))
+        with numpyro.plate("data", len(data)):
+            s = numpyro.sample("s", dist.Bernoulli(0.3).expand((11,)).to_event(1))
+            rate = 9.0 + sign[:, None] * (s @ weights)
+            numpyro.sample("x", dist.Poisson(rate).to_event(1), obs=data)
+
+    weights, sign = np.full((11, 2), 0.3), np.ones(40)
+    sign[7] = -1.0
+    with pytest.raises(ProgramError, match="row 7"):
+        certify(rates, {"weights": weights}, np.full((40, 2), 8.0), sign)
+
+
 def test_few_states_are_listed_whatever_the_program():
     rng = np.random.default_rng(2)
     params = {"mixing": np.array([0.2, 0.5, 0.3]), "probs": rng.random((3, 5))}
