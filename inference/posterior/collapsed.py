@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -15,8 +16,9 @@ from numpyro.infer.util import constrain_fn, log_density, potential_energy, unco
 
 from ..baselines.starts import differentiable
 from ..evaluation.evidence import likelihood
-from ..reading.anatomy import Anatomy, ProgramError, inspect
-from ..reading.arguments import rows_of
+from ..reading.anatomy import Anatomy, ChainError, ProgramError, inspect
+from ..reading.arguments import as_double, rows_of
+from ..reading.marginal import marginal
 from ..rows.devices import OneDevice, one_device
 from ..types import Params
 
@@ -24,6 +26,28 @@ INSIDE = 0.01
 """How far a start at a bound is moved towards the middle of its support."""
 FAR = 7.0
 """Unconstrained coordinate of a bounded parameter that is at its bound: a probability of 0.999."""
+
+
+def of_rows(
+    model: Callable, args: tuple, kwargs: dict[str, Any]
+) -> tuple[Callable, tuple, dict[str, Any]]:
+    """A program whose rows stand for themselves, with its arguments.
+
+    Where latents are those of a chain, or meet beyond their rows, they are summed and the table is
+    one row. The program then holds its arguments: what an index reads must be known when it is
+    compiled.
+    """
+    try:
+        inspect(model, args, kwargs).check_rows_are_apart()
+    except ChainError:
+        return partial(_one_row, model, *as_double((args, kwargs))), (), {}
+    return model, args, kwargs
+
+
+def _one_row(model: Callable, args: tuple, kwargs: dict[str, Any]) -> None:
+    marginal(model)(*args, **kwargs)
+    with numpyro.plate("table", 1):
+        numpyro.factor("row", jnp.zeros(1))
 
 
 def collapsed(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Callable:

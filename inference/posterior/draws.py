@@ -20,12 +20,12 @@ from ..baselines.samplers import Draws, nuts
 from ..compiling import executable
 from ..evaluation.symmetry import Group, align_to, form_of, group_of
 from ..reading.anatomy import ProgramError
-from ..reading.arguments import as_double, check_data
+from ..reading.arguments import as_double, check_data, check_params
 from ..rows.devices import one_device
 from ..running import clock
 from ..types import Params
 from .chains import advise, chains, faults
-from .collapsed import Density, collapsed, density_of
+from .collapsed import Density, collapsed, density_of, of_rows
 from .laplace import Hill, Mode, Weighted, distinct, find_mode, importance
 
 MOST_PARAMETERS = 2000
@@ -82,7 +82,8 @@ def posterior_draws(
 ) -> PosteriorDraws:
     r"""Draws of the posterior of all parameters, about the optimum that a method has found.
 
-    Latents of rows are summed or integrated out (`collapsed`). Newton's method finds the mode of
+    Latents of rows are summed or integrated out (`collapsed`), those of a chain, or such as are
+    read through an index, are summed (`of_rows`). Newton's method finds the mode of
     log prior + log likelihood + log Jacobian in unconstrained coordinates, in float64; draws of
     the normal there have Pareto-smoothed importance weights and are resampled to equal weight.
     While k̂ says that the weights cannot be trusted, or fewer than 400 draws are effective, blocks
@@ -107,6 +108,8 @@ def posterior_draws(
     0.7
     """
     check_data(args, kwargs)
+    model, args, kwargs = of_rows(model, args, kwargs)
+    check_params(model, params, args, kwargs)
     key = random.key(0) if rng_key is None else rng_key
     rng = np.random.default_rng(np.asarray(random.key_data(key)))
     about = about_fit(model, params, args, kwargs, num_draws, others)
@@ -297,8 +300,8 @@ def about_fit(
     """The modes near the parameters of a fit and others, with their symmetries; in float64."""
     with jax.enable_x64(True):
         args, kwargs = as_double((args, kwargs))
-        more = None if others is None else as_double(dict(others))
-        return _open(model, as_double(dict(params)), args, kwargs, num_draws, more)
+        params, others = as_double((dict(params), others))
+        return _open(model, params, args, kwargs, num_draws, others)
 
 
 def _open(

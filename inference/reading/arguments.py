@@ -187,9 +187,13 @@ class every_row(Messenger):  # noqa: N801
 
 
 def as_double(tree: Any) -> Any:
-    """Arrays of real numbers in float64, as NumPy's."""
-    real = lambda x: isinstance(x, np.ndarray | Array) and jnp.issubdtype(x.dtype, jnp.floating)  # noqa: E731
-    return jax.tree.map(lambda x: np.asarray(x, np.float64) if real(x) else x, tree)
+    """Arrays of real numbers in float64, of whole ones in int32, as NumPy's.
+
+    An index of int64 that JAX has read in float32 fails in float64.
+    """
+    kinds = {"f": np.float64, "i": np.int32}
+    real = lambda x: isinstance(x, np.ndarray | Array) and getattr(x.dtype, "kind", "") in kinds  # noqa: E731
+    return jax.tree.map(lambda x: np.asarray(x, kinds[x.dtype.kind]) if real(x) else x, tree)
 
 
 # What `obs_mask` leaves unobserved of a response integrates to one. It is no latent of a row.

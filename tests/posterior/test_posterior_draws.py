@@ -12,6 +12,7 @@ from jax import random
 from latentbits.models import bernoulli_mixture, bernoulli_product, latent_trait
 from numpy.polynomial.hermite_e import hermegauss
 from numpyro import handlers
+from numpyro.contrib.control_flow import scan
 from numpyro.infer.util import log_density
 from scipy.special import betaln, expit, logsumexp
 from scipy.stats import beta
@@ -267,3 +268,77 @@ def test_draws_of_density_zero_weigh_nothing():
     found = weigh("Laplace", np.zeros((60, 1)), np.where(np.arange(60) < 30, -np.inf, logs), logs)
     assert (found.weights[:30] == 0).all() and found.log_mean[0] == pytest.approx(np.log(0.5))
     assert found.resampled(np.random.default_rng(0), 100).min() >= 30
+
+
+def weather(seen):
+    """A chain of which the chance to stay is unknown."""
+    stay = numpyro.sample("stay", dist.Beta(4.0, 2.0))
+
+    def step(before, y):
+        state = numpyro.sample("state", dist.Bernoulli(jnp.where(before == 1, stay, 1.0 - stay)))
+        numpyro.sample("seen", dist.Bernoulli(jnp.where(state == 1, 0.8, 0.2)), obs=y)
+        return state, None
+
+    scan(step, 0, seen)
+
+
+def forward(stay, seen):
+    """p(seen) by the sum over paths, step by step."""
+    off, on = 1.0, 0.0
+    for y in seen:
+        rain, dry = on * stay + off * (1 - stay), off * stay + on * (1 - stay)
+        on, off = rain * (0.8 if y else 0.2), dry * (0.2 if y else 0.8)
+    return on + off
+
+
+def tested(item, right):
+    """Items of two kinds in long format."""
+    kind = numpyro.sample("share", dist.Beta(2.0, 2.0))
+    with numpyro.plate("items", 4):
+        hard = numpyro.sample("hard", dist.Bernoulli(kind))
+    with numpyro.plate("answers", len(right)):
+        numpyro.sample("right", dist.Bernoulli(jnp.where(hard[item] == 1, 0.3, 0.8)), obs=right)
+
+
+def of_items(share, item, right):
+    """p(right) by the sum over both kinds of each item."""
+    total = 1.0
+    for i in range(4):
+        mine = [y for j, y in zip(item, right, strict=True) if j == i]
+        hard, easy = (np.prod([p if y else 1 - p for y in mine]) for p in (0.3, 0.8))
+        total = total * (share * hard + (1 - share) * easy)
+    return total
+
+
+SEEN = np.array([0, 0, 1, 1, 1, 0, 1, 1, 1, 1], float)
+
+
+@pytest.mark.parametrize(
+    ("model", "site", "arguments", "shape", "likelihood"),
+    [
+        (weather, "stay", (SEEN,), (4, 2), forward),
+        (tested, "share", (np.arange(10) % 4, SEEN), (2, 2), of_items),
+    ],
+)
+def test_latents_that_meet_beyond_their_rows_are_summed(model, site, arguments, shape, likelihood):
+    grid = (np.arange(2000) + 0.5) / 2000
+    density = beta(*shape).pdf(grid) * np.array([likelihood(x, *arguments) for x in grid])
+    found = posterior_draws(model, {site: np.array(0.6)}, *arguments)
+    assert found.sound
+    assert abs(found.log_evidence - np.log(density.mean())) < 4 * found.evidence_error
+    mean = density @ grid / density.sum()
+    error = np.sqrt(density @ (grid - mean) ** 2 / density.sum() / 400)
+    assert abs(found.params[site].mean() - mean) < 4 * error
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ({"rate": np.ones(3)}, "parameters are .'rate'., but those of the program .'probs'."),
+        ({"probs": np.ones(2)}, r"'probs' has shape \(2,\), but the program's has \(3,\)"),
+        ({"probs": np.array([0.5, np.nan, 0.5])}, "'probs' does not hold finite numbers"),
+    ],
+)
+def test_parameters_of_another_program_are_refused(params, words):
+    with pytest.raises(ValueError, match=words):
+        posterior_draws(bernoulli_product, params, np.eye(3))
