@@ -100,10 +100,11 @@ def report(
                 lines.append(f"log likelihood not computed: {error}")
             else:
                 spread = f" ± {fit.error:.2g}" if fit.error > 0.005 else ""
+                mode = ", at the mode of the posterior" * prior
                 lines += [
                     f"log likelihood {fit.log_likelihood:.3f}{spread} ({fit.how})",
-                    f"AIC       {fit.aic:.2f} ({fit.num_free} free parameters)",
-                    f"BIC       {fit.bic:.2f} ({fit.num_rows} rows)",
+                    f"AIC       {fit.aic:.2f} ({fit.num_free} free parameters{mode})",
+                    f"BIC       {fit.bic:.2f} ({fit.num_rows} rows{mode})",
                     f"SABIC     {fit.sabic:.2f}, CAIC {fit.caic:.2f}",
                 ]
                 measures = {

@@ -148,6 +148,8 @@ def test_errors_are_printed_beside_converged_maxima_of_the_likelihood(monkeypatc
     assert items[3][:4] == ["a", "1.0000", "0.1000", "-4.0000"] and items[3][5] == "4.0000"
     assert items[5][:4] == ["c", "3.0000", "—", "-2.0000"]
     assert any(line.startswith("AIC") and "(6 free parameters)" in line for line in lines)
+    of_mode = [x for x in report({"prior": True}) if x[:3] in ("AIC", "BIC")]
+    assert all("at the mode of the posterior)" in line for line in of_mode) and len(of_mode) == 2
     (early,) = (line.split() for line in report(stop=Stop.STEPS) if line.startswith("a "))
     assert early[:4] == ["a", "1.0000", "-4.0000", "4.0000"]
     # All steps were done, and for the last of them the likelihood has not risen.
