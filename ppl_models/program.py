@@ -35,7 +35,7 @@ def data_plate(data: Array | None, num_data: int | None) -> plate:
         return numpyro.plate("data", rows, dim=-1)
     if num_data < rows:
         raise ValueError(
-            f"`num_data` is {num_data}, but `data` has {rows} rows: it must not be less"
+            f"`num_data` is {num_data!r:.80}, but `data` has {rows} rows: it must not be less"
         )
     # Which rows are at hand is the caller's choice: there is nothing to draw, so no key is needed.
     with handlers.substitute(data={"data": jnp.arange(rows)}):
@@ -52,7 +52,8 @@ def num_columns(data: Array | None, num_features: int | None) -> int:
         raise ValueError(f"`data` must be (num_data, num_features), found shape {jnp.shape(data)}")
     columns = jnp.shape(data)[1]
     if num_features is not None and num_features != columns:
-        raise ValueError(f"`num_features` is {num_features}, but `data` has {columns} columns")
+        found = f"{num_features!r:.80}"
+        raise ValueError(f"`num_features` is {found}, but `data` has {columns} columns")
     return columns
 
 

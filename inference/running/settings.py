@@ -51,7 +51,8 @@ def check_settings(function: Callable, settings: Mapping[str, Any], prefix: str 
         kinds = known.get(name, ())
         if kinds and not any(kind.holds(value) for kind in kinds):
             words = " or ".join(dict.fromkeys(kind.words for kind in kinds))
-            shown = repr(value) if len(repr(value)) < 80 else type(value).__name__
+            shown = " ".join(repr(value).split())
+            shown = shown if len(shown) < 80 else type(value).__name__
             raise ValueError(f"{prefix}{name} must be {words}, found {shown}")
 
 

@@ -4,6 +4,7 @@ import inspect
 import os
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import random
 
@@ -15,7 +16,7 @@ METHODS = [
     kind for kind in (getattr(inference, name) for name in inference.public.__all__)
     if inspect.isclass(kind) and issubclass(kind, Algorithm) and not inspect.isabstract(kind)
 ]  # fmt: skip
-WRONG = (object(), 10**20, float("nan"), -1, "none of these")
+WRONG = (object(), 10**20, float("nan"), -1, "none of these", np.zeros((2, 2)))
 
 
 @pytest.mark.parametrize("kind", [*METHODS, Search])
