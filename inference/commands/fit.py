@@ -242,9 +242,10 @@ def main(namespace: argparse.Namespace) -> int:
         from .fit_page import drawn, render
 
         pictures = drawn(tables, groups, given, namespace.image)
-        if figure is not None:
+        if figure is not None and pictures:
             write_whole(figure, draw_picture(sheet, figure.suffix, pictures), "--figure")
-            print(f"figure    {figure}")
+        if figure is not None:
+            print(f"figure    {figure if pictures else f'none: nothing of {given.name} to draw'}")
         if page is not None:
             write_whole(page, render(lines, tables, pictures, attrs, out), "--report")
             print(f"report    {page}")

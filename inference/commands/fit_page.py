@@ -23,7 +23,7 @@ def drawn(
 
 
 def render(
-    lines: Sequence[str],
+    lines: list[str],
     tables: Mapping[str, Written],
     pictures: Sequence[Drawing],
     attrs: Mapping[str, Any],
@@ -40,37 +40,17 @@ def render(
             one.draw(figure)
             made.append(Picture(one.title, one.words, one.words, figure, one.pale))
         figures = inline(made)
-    head = list(lines)[: list(lines).index("")]
-    alarms = [x.partition(" ")[2].strip() for x in head if x.startswith("warning")]
     shown = [
-        {
-            "title": each.title,
-            "rows": table_rows({
-                x: [str(y) for y in v] if x == each.head else v
-                for x, v in {each.head: each.names, **each.columns}.items() if x != "line"
-            }),
-        }
-        for each in tables.values() if each.title and each.head != "measure"
+        (each.title, table_rows({
+            x: [str(y) for y in v] if x == each.head else v
+            for x, v in {each.head: each.names, **each.columns}.items() if x != "line"
+        }))
+        for each in tables.values() if each.title
     ]  # fmt: skip
-    own = ("method", "data", "settings", "sizes", "python", "latentbits", "numpyro", "jax")
-    commands = [
-        f"latentbits {name} {out.name} --data new.csv --out {name}.csv"
-        for name in ("transform", "score")
-    ]
+    measures = tables.get("measures")
+    found = [] if measures is None else zip(measures.names, measures.columns["value"], strict=True)
     page = template("fit.html.jinja").render(
-        title=f"{attrs['model']} fitted to {attrs['data']}", warnings=alarms, figures=figures,
-        measures=_named(tables), tables=shown, commands=commands,
-        lines=[x for x in head if not x.startswith("warning")],
-        settings={x: attrs[x] for x in own if x in attrs},
+        attrs=attrs, figures=figures, lines=lines[: lines.index("")], tables=shown, measures=found,
+        out=out.name,
     )  # fmt: skip
     return page.encode()
-
-
-def _named(tables: Mapping[str, Written]) -> dict[str, str]:
-    """Statistics of fit as they are printed."""
-    found = tables.get("measures")
-    values = {} if found is None else dict(zip(found.names, found.columns["value"], strict=True))
-    return {
-        name.replace("_", " "): f"{x:.4f}" if x != round(x) else f"{x:.0f}"
-        for name, x in values.items()
-    }

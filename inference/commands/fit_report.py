@@ -157,7 +157,7 @@ def report(
         tables["effects"] = Written(effects, "line", list(lines_of), "line", title)
     if measures:
         value = {"value": list(measures.values())}
-        tables["measures"] = Written(value, "measure", list(measures), "measure", "Fit")
+        tables["measures"] = Written(value, "measure", list(measures), "measure")
     return [*lines, "", *said, ""], tables
 
 

@@ -61,7 +61,7 @@ def drawings(
     """
     items, profile = tables.get("items"), tables.get("profile")
     if items is not None and "slope_2" in items:
-        loadings = _numbers(items, "loading_")
+        loadings = _numbers(items, "loading_")[0]
         heads = [f"factor {q + 1}" for q in range(loadings.shape[1])]
         return [_heat("Loadings", loadings, items["item"], heads)]
     if items is not None:
@@ -95,22 +95,15 @@ def drawings(
 
 
 def sheet(made: Sequence[Drawing]) -> Figure:
-    """All of them in one figure, in one column or two."""
+    """All of them in one figure, one below the other."""
     from matplotlib.figure import Figure
 
-    sides: tuple[list[Drawing], ...] = ([], [])
-    tall = [0.0, 0.0]
-    for one in sorted(made, key=lambda one: -one.height):
-        sides[k := int(np.argmin(tall))].append(one)
-        tall[k] += one.height + 0.4
-    figure = Figure(figsize=(6.4 * sum(map(bool, sides)), max(tall)))
-    halves = figure.subfigures(1, sum(map(bool, sides)), squeeze=False)[0]
-    for where, side in zip(halves, sides, strict=False):
-        ratios = [x.height + 0.4 for x in side]
-        parts = where.subfigures(len(side), 1, squeeze=False, height_ratios=ratios)[:, 0]
-        for part, one in zip(parts, side, strict=True):
-            one.draw(part)
-            part.suptitle(one.title, fontsize=13)
+    heights = [one.height + 0.4 for one in made]
+    figure = Figure(figsize=(6.4, sum(heights)))
+    parts = figure.subfigures(len(made), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for part, one in zip(parts, made, strict=True):
+        one.draw(part)
+        part.suptitle(one.title, fontsize=13)
     return figure
 
 
@@ -122,24 +115,19 @@ def curves_of(items: Columns, points: np.ndarray) -> np.ndarray:
     [[0.5, 0.731]]
     """
     slopes = np.asarray(items["discrimination"], float)
-    bias = _numbers(items, "intercept").T
+    bias = _numbers(items, "intercept")[0].T
     above = 0.5 + 0.5 * np.tanh(0.5 * (points[:, None, None] * slopes + bias))
     guess = np.asarray(items.get("guessing", 0.0), float)
     return guess + (1.0 - guess) * np.nanmean(above, axis=1)
 
 
-def _numbers(table: Columns, begin: str) -> np.ndarray:
-    """The columns whose names begin so, their errors left out, side by side."""
+def _numbers(table: Columns, begin: str) -> tuple[np.ndarray, np.ndarray]:
+    """The columns whose names begin so, side by side, and half the widths of their intervals."""
     names = [x for x in table if x.startswith(begin) and not x.endswith("_se")]
-    return np.stack([np.asarray(table[x], float) for x in names], 1)
-
-
-def _errors(table: Columns, begin: str) -> np.ndarray:
-    """Half the width of the interval of each of `_numbers`; zero where there is none."""
-    names = [x for x in table if x.startswith(begin) and not x.endswith("_se")]
-    blank = np.zeros(len(table[names[0]]))
-    each = [np.asarray(table.get(f"{x}_se", blank), float) for x in names]
-    return NORMAL * np.nan_to_num(np.stack(each, 1))
+    blank = np.full(len(table[names[0]]), np.nan)
+    each = [(table[x], table.get(f"{x}_se", blank)) for x in names]
+    value, error = np.moveaxis(np.array(each, float), 0, -1)
+    return value, NORMAL * np.nan_to_num(error)
 
 
 def _room(lines: int) -> float:
@@ -190,7 +178,7 @@ def _person_map(items: Columns, scores: Any, where: Any) -> None:
     bins, clipped = np.linspace(-4.0, 4.0, 33), np.clip(np.asarray(scores, float), -4.0, 4.0)
     top.hist(clipped, bins, color=PALETTE[0], alpha=0.6)
     top.set(ylabel="persons")
-    places, errors = _numbers(items, "difficulty"), _errors(items, "difficulty")
+    places, errors = _numbers(items, "difficulty")
     order = np.argsort(-np.nanmean(places, axis=1))
     style: dict[str, Any] = {"fmt": "o", "markersize": 4, "linewidth": 1.0}
     for place, error in zip(places[order].T, errors[order].T, strict=True):
@@ -206,7 +194,7 @@ def _of_classes(profile: Columns) -> Drawing:
     two = new & np.append(~new[1:], False) & np.append(new[2:], [True, True])
     shown = np.flatnonzero(~two)
     names = [f"{item[i]} = {profile['category'][i]}" for i in shown]
-    probs, errors = _numbers(profile, "class_")[shown], _errors(profile, "class_")[shown]
+    probs, errors = (x[shown] for x in _numbers(profile, "class_"))
     heads = [f"class {c + 1}" for c in range(probs.shape[1])]
     if len(names) > MOST_NAMED or len(heads) > len(PALETTE):
         return _heat("Class probabilities", probs, names, heads)

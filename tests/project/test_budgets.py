@@ -23,10 +23,10 @@ BUDGETS = {
     "inference/evaluation": 1384,
     "inference/posterior": 553,
     "inference/files": 1535,
-    "inference/items": 1946,
+    "inference/items": 1937,
     "inference/papers": 2480,
     "inference/comparison": 3008,
-    "inference/commands": 2231,
+    "inference/commands": 2215,
     "ppl_models": 2872,
 }
 """Wing -> lines of code at most. A number may fall, and may rise only if another falls as much."""
