@@ -52,8 +52,7 @@ def num_columns(data: Array | None, num_features: int | None) -> int:
         raise ValueError(f"`data` must be (num_data, num_features), found shape {jnp.shape(data)}")
     columns = jnp.shape(data)[1]
     if num_features is not None and num_features != columns:
-        found = f"{num_features!r:.80}"
-        raise ValueError(f"`num_features` is {found}, but `data` has {columns} columns")
+        raise ValueError(f"`num_features` is {num_features!r:.80}; `data` has {columns} columns")
     return columns
 
 

@@ -305,8 +305,7 @@ def _tables(study: Any, given: Given, namespace: argparse.Namespace) -> dict[str
 def _converged(stop: Stop | None, facts: dict) -> str:
     if stop is None:
         return "not tested: " + facts["reason"]
-    left = facts.get("left", np.nan)
-    if left > LEFT:
+    if (left := facts.get("left", 0.0)) > LEFT:
         return f"no: {left:.2g} nats are left to gain by Newton's method, more --steps"
     if stop.converged or len(facts["losses"]) == 1:
         return "yes"
