@@ -64,7 +64,8 @@ def write_api() -> None:
     lines = ["# API", ""]
     for title, names in groups.items():
         listed = "\n".join(f"   {name}" for name in names)
-        lines += [f"## {title}", "", "```{eval-rst}", ".. autosummary::", "   :toctree: api", ""]
+        lines += [f"## {title}", "", "```{eval-rst}", ".. autosummary::", "   :toctree: api"]
+        lines += ["   :nosignatures:", ""]
         lines += [listed, "```", ""]
     (HERE / "api.md").write_text("\n".join(lines))
 
@@ -145,6 +146,8 @@ def formula(translator, node, *, block):
         text = f"\\begin{{aligned}}{text}\\end{{aligned}}"
     shown = tex2mathml(text, as_block=block)
     shown = re.sub("<mo[^>]*>([{}])</mo>", r'<mo stretchy="false">\1</mo>', shown)
+    # Browsers drop spaces at the ends of a text.
+    shown = re.sub("<mtext>.*?</mtext>", lambda words: words[0].replace(" ", "\u00a0"), shown)
     translator.body.append(f'<div class="formula">{shown}</div>' if block else shown)
     raise nodes.SkipNode
 

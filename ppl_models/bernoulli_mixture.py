@@ -22,8 +22,10 @@ def bernoulli_mixture(
     prior_effects: dist.Distribution = dist.Normal(0.0, 1.0),
     prior_probs: dist.Distribution = dist.Uniform(0.0, 1.0),
 ) -> Array:
-    r"""The standard mixture of Freund & Haussler, *Unsupervised learning of distributions on binary
-    vectors using two layer networks*, UCSC-CRL-94-25, 1994, section 2.3.
+    r"""Latent class model of bits: a mixture of Bernoulli products.
+
+    Freund & Haussler, *Unsupervised learning of distributions on binary vectors using two layer
+    networks*, UCSC-CRL-94-25, 1994, section 2.3.
 
     .. math::
 
@@ -72,7 +74,7 @@ def bernoulli_product(
     num_features: int | None = None,
     prior_probs: dist.Distribution = dist.Uniform(0.0, 1.0),
 ) -> Array:
-    r"""Independent bits: the mixture of one component, the model without structure.
+    r"""Independence model: each bit by itself, the mixture of one component.
 
     .. math:: P(t) = \prod_j p_j^{t_j} (1 - p_j)^{1 - t_j}
 

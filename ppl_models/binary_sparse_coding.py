@@ -23,7 +23,9 @@ def binary_sparse_coding(
     prior_noise: dist.Distribution = dist.HalfNormal(10.0),
     prior_sparsity: dist.Distribution = dist.Uniform(0.0, 1.0),
 ) -> Array:
-    r"""Henniges, Puertas, Bornschein, Eggert & Lücke, *Binary sparse coding*, LVA/ICA 2010.
+    r"""Sparse coding with binary causes that add up, in Gaussian noise.
+
+    Henniges, Puertas, Bornschein, Eggert & Lücke, *Binary sparse coding*, LVA/ICA 2010.
 
     .. math::
 

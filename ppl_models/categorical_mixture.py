@@ -25,7 +25,9 @@ def categorical_mixture(
     prior_effects: dist.Distribution = dist.Normal(0.0, 1.0),
     prior_probs: float = 1.0,
 ) -> Array:
-    r"""The latent class model of Lazarsfeld & Henry (1968), for columns of any number of levels.
+    r"""Latent class model of polytomous items.
+
+    Lazarsfeld & Henry (1968), for columns of any number of levels.
 
     .. math:: P(t) = \sum_c \pi_c \prod_i p_{c i t_i}
 

@@ -22,7 +22,9 @@ def clipped_gaussian(
     prior_weights: dist.Distribution = dist.Normal(0.0, 3.0),
     prior_bias: dist.Distribution = dist.Normal(0.0, 5.0),
 ) -> Array:
-    r"""Lee & Sompolinsky, *Learning a continuous hidden variable model for binary data*, NIPS 1998.
+    r"""Tetrachoric factor model: bits are the signs of a Gaussian with few factors.
+
+    Lee & Sompolinsky, *Learning a continuous hidden variable model for binary data*, NIPS 1998.
 
     .. math::
 

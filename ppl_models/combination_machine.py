@@ -20,7 +20,9 @@ def combination_machine(
     prior_weights: dist.Distribution = dist.Normal(0.0, 3.0),
     prior_bias: dist.Distribution = dist.Normal(0.0, 100.0),
 ) -> Array:
-    r"""Freund & Haussler, *Unsupervised learning of distributions on binary vectors using two layer
+    r"""Restricted Boltzmann machine: hidden bits whose log odds add up.
+
+    Freund & Haussler, *Unsupervised learning of distributions on binary vectors using two layer
     networks*, UCSC-CRL-94-25, 1994.
 
     .. math::
@@ -71,7 +73,9 @@ def real_combination_machine(
     prior_weights: dist.Distribution = dist.Normal(0.0, 3.0),
     prior_bias: dist.Distribution = dist.Normal(0.0, 100.0),
 ) -> Array:
-    r"""The combination machine on real vectors, equations (2.5) to (2.7) and (3.7) of the same.
+    r"""Gaussian–Bernoulli restricted Boltzmann machine: real data, hidden bits.
+
+    Freund & Haussler (1994), equations (2.5) to (2.7) and (3.7).
 
     .. math::
 

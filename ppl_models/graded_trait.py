@@ -26,7 +26,9 @@ def graded_trait(
     prior_effects: dist.Distribution = dist.Normal(0.0, 1.0),
     prior_cutpoints: dist.Distribution = dist.Normal(0.0, 2.0),
 ) -> Array:
-    r"""The graded response model of Samejima (1969), of which the 2PL is the case of two levels.
+    r"""Graded response model of ordered levels, on one factor or several.
+
+    Samejima (1969); the 2PL is the case of two levels.
 
     Factors :math:`x \sim \mathcal N(0, I)` as in `latent_trait`; a column of K levels 0, …, K − 1
     has one weight vector and K − 1 increasing cutpoints:

@@ -27,7 +27,9 @@ def latent_trait(
     guessing: bool = False,
     prior_guessing: dist.Distribution | None = None,
 ) -> Array:
-    r"""Tipping, *Probabilistic visualisation of high-dimensional binary data*, NIPS 1998.
+    r"""2PL item response model of bits, on one factor or several.
+
+    Tipping, *Probabilistic visualisation of high-dimensional binary data*, NIPS 1998.
 
     .. math::
 

@@ -95,7 +95,9 @@ def mixed_trait(
     prior_noise: dist.Distribution = dist.HalfNormal(5.0),
     shared_noise: bool = False,
 ) -> Array:
-    r"""The extension to mixed columns that Tipping (1998) announces in his sections 1 and 6.
+    r"""Factor analysis of mixed columns: bits, categories and real numbers.
+
+    The extension that Tipping (1998) announces in his sections 1 and 6.
 
     Factors :math:`x \sim \mathcal N(0, I)` as in `latent_trait`; predictors
     :math:`A = x W + b`, one for a real or binary column, K − 1 for one of K levels:

@@ -22,7 +22,9 @@ def noisy_or_network(
     prior_weights: dist.Distribution = dist.Gamma(1.0, 1.5),
     prior_leak: dist.Distribution = dist.Gamma(2.0, 2.0),
 ) -> Array:
-    r"""Lewicki & Sejnowski, *Bayesian unsupervised learning of higher order structure*, NIPS 1996.
+    r"""Noisy-OR network: layers of bits, each of which may turn on bits below.
+
+    Lewicki & Sejnowski, *Bayesian unsupervised learning of higher order structure*, NIPS 1996.
 
     .. math::
 

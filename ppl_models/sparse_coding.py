@@ -23,7 +23,9 @@ def sparse_coding(
     prior_noise: dist.Distribution = dist.HalfNormal(10.0),
     prior_sparsity: dist.Distribution = dist.Uniform(0.0, 1.0),
 ) -> Array:
-    r"""What the discussion of Henniges et al. (2010) announces: causes with a strength.
+    r"""Sparse coding with causes that have a strength: spike and slab, or Laplacian.
+
+    The discussion of Henniges et al. (2010) announces it.
 
     .. math::
 

@@ -22,7 +22,9 @@ def trait_mixture(
     prior_weights: dist.Distribution = dist.Normal(0.0, 1.0),
     prior_bias: dist.Distribution = dist.Normal(0.0, 2.0),
 ) -> Array:
-    r"""The "multiple models in a more complex hierarchical architecture" of Tipping (1998), § 6.
+    r"""Mixture of latent traits, or mixture IRT: a map for each component.
+
+    The "multiple models in a more complex hierarchical architecture" of Tipping (1998), § 6.
 
     A row belongs to one of K components and has a position on that component's own map, as Bishop &
     Tipping (1998) do it for numbers:
