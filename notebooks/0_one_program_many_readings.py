@@ -41,12 +41,16 @@ def campaigns(sales=None, *, num_campaigns, num_days=None, num_articles=None):
     lift = numpyro.sample(
         "lift", dist.Gamma(0.5, 0.1).expand((num_campaigns, num_articles)).to_event(2)
     )
-    base = numpyro.sample("base", dist.Gamma(2.0, 1.0).expand((num_articles,)).to_event(1))
+    base = numpyro.sample(
+        "base", dist.Gamma(2.0, 1.0).expand((num_articles,)).to_event(1)
+    )
     often = numpyro.sample("often", dist.Uniform(0.0, 1.0))
     with numpyro.plate("days", num_days):
         on = dist.Bernoulli(probs=jnp.broadcast_to(often, (num_campaigns,)))
         running = numpyro.sample("running", on.to_event(1))
-        numpyro.sample("sold", dist.Poisson(base + running @ lift).to_event(1), obs=sales)
+        numpyro.sample(
+            "sold", dist.Poisson(base + running @ lift).to_event(1), obs=sales
+        )
 
 
 # %% [markdown]
@@ -71,17 +75,24 @@ sales = drawn["sold"].reshape(num_days, 6).astype(float)
 anatomy = inspect(campaigns, (sales,), {"num_campaigns": 3})
 (bits,) = anatomy.latents
 print(f"plate {anatomy.plate}: {bits.name} {bits.shape} with {bits.num_values} values, "
-      f"{anatomy.observed[0]} observed; outside: {', '.join(anatomy.parameters)}")  # fmt: skip
+      f"{anatomy.observed[0]} observed; "
+      f"outside: {', '.join(anatomy.parameters)}")  # fmt: skip
 
 sampler = MCMC(
-    NUTS(marginal(campaigns)), num_warmup=num_draws, num_samples=num_draws, num_chains=2,
-    chain_method="vectorized", progress_bar=False,
+    NUTS(marginal(campaigns)), num_warmup=num_draws, num_samples=num_draws,
+    num_chains=2, chain_method="vectorized", progress_bar=False,
 )  # fmt: skip
 sampler.run(random.key(1), sales, num_campaigns=3)
 draws = sampler.get_samples(group_by_chain=True)
 often = np.asarray(draws["often"])
-print(f"share of days with a campaign: {often.mean():.2f} ± {often.std():.2f}, drawn with 0.30")
-print(f"R̂ {split_gelman_rubin(often):.3f}, effective draws {effective_sample_size(often):.0f}")
+print(
+    f"share of days with a campaign: {often.mean():.2f} ± {often.std():.2f}, "
+    "drawn with 0.30"
+)
+print(
+    f"R̂ {split_gelman_rubin(often):.3f}, "
+    f"effective draws {effective_sample_size(often):.0f}"
+)
 
 # %% [markdown]
 # ## Weighted: EM
@@ -94,11 +105,20 @@ print(f"R̂ {split_gelman_rubin(often):.3f}, effective draws {effective_sample_s
 # $\sum_{ns} r_{ns} \log p(s, y_n \mid \theta)$, which it gets from the program as well.
 
 # %%
-start = {"lift": 2.0 * random.uniform(random.key(2), (3, 6)), "base": sales.mean(0), "often": 0.5}
+start = {
+    "lift": 2.0 * random.uniform(random.key(2), (3, 6)),
+    "base": sales.mean(0),
+    "often": 0.5,
+}
 em = EM(campaigns)
 fit = em.run(random.key(3), num_steps, sales, num_campaigns=3, init_params=start)
-assert (jnp.diff(fit.losses) < 0.05).all()  # EM never increases its loss, up to rounding
-print(f"log likelihood per day {-fit.losses[-1] / num_days:.3f} after {len(fit.losses)} steps")
+assert (
+    jnp.diff(fit.losses) < 0.05
+).all()  # EM never increases its loss, up to rounding
+print(
+    f"log likelihood per day {-fit.losses[-1] / num_days:.3f} "
+    f"after {len(fit.losses)} steps"
+)
 
 # %% [markdown]
 # ## The estimates side by side
@@ -116,16 +136,20 @@ def matched(lift):
     )
 
 
-each = np.concatenate([[matched(one) for one in chain] for chain in np.asarray(draws["lift"])])
+each = np.concatenate(
+    [[matched(one) for one in chain] for chain in np.asarray(draws["lift"])]
+)
 low, middle, high = np.quantile(each, (0.025, 0.5, 0.975), axis=0)
 figure, axes = plt.subplots(1, 3, figsize=(10, 3.2), sharey=True, layout="constrained")
 for campaign, panel in enumerate(axes):
     places = np.arange(1, 7)
     panel.bar(places, true_lift[campaign], color="0.85", label="true")
     bars = [middle[campaign] - low[campaign], high[campaign] - middle[campaign]]
-    panel.errorbar(places, middle[campaign], yerr=bars, fmt="o", color="C0", label="NUTS, 95 %")
-    panel.plot(places, matched(np.asarray(fit.params["lift"]))[campaign], "x", color="C1",
-               markersize=9, label="EM")  # fmt: skip
+    panel.errorbar(
+        places, middle[campaign], yerr=bars, fmt="o", color="C0", label="NUTS, 95 %"
+    )
+    panel.plot(places, matched(np.asarray(fit.params["lift"]))[campaign], "x",
+               color="C1",                markersize=9, label="EM")  # fmt: skip
     panel.set(title=f"campaign {campaign + 1}", xlabel="article", xticks=places)
     panel.spines[["top", "right"]].set_visible(False)
 axes[0].set_ylabel("additional sales per day")
@@ -143,7 +167,10 @@ posterior = few.posterior(fit.params, sales, num_campaigns=3)
 exact = em.posterior(fit.params, sales, num_campaigns=3)
 assert (posterior.evidence <= exact.evidence + 1e-3).all()
 lost = 1 - jnp.exp(posterior.evidence - exact.evidence)
-print(f"posterior mass left out: estimated {posterior.missed.mean():.3f}, true {lost.mean():.3f}")
+print(
+    f"posterior mass left out: estimated {posterior.missed.mean():.3f}, "
+    f"true {lost.mean():.3f}"
+)
 
 # %% [markdown]
 # ## To take home

@@ -36,7 +36,11 @@ sys.path.append("../benchmarks")  # for experiments beyond the papers
 from beyond.trait_mixture import hierarchy
 from beyond.trait_strength import strength
 
-experiments = {"trait-clusters": {}, "trait-strength": {"tables": 2}, "trait-mixture": {}}
+experiments = {
+    "trait-clusters": {},
+    "trait-strength": {"tables": 2},
+    "trait-mixture": {},
+}
 num_data, num_draws = 600, 500
 methods = ["BoundEM", "MonteCarloEM", "QuadratureEM", "NUTS"]
 
@@ -68,13 +72,18 @@ print(getsource(latent_trait).split('"""')[-1])
 # %%
 data = prototypes(random.key(0), flip=0.15).data[:: 600 // num_data]
 fit = BoundEM(latent_trait).run(random.key(1), 200, data, tolerance=1e-6)
-xi = random.uniform(random.key(2), data.shape, minval=0.1, maxval=3.0)  # (6), (7) hold for any
+xi = random.uniform(
+    random.key(2), data.shape, minval=0.1, maxval=3.0
+)  # (6), (7) hold for any
 
 
 @jax.jit
 def read_off(params):
     program = quadratic_bound(latent_trait, "observed", xi)
-    total = lambda x: log_density(program, (data,), {}, {**params, "factors": x})[0]  # noqa: E731
+
+    def total(x):
+        return log_density(program, (data,), {}, {**params, "factors": x})[0]
+
     origin = jnp.zeros((len(data), 2))
     along = [jnp.zeros_like(origin).at[:, k].set(1.0) for k in range(2)]
     hessian = [jax.jvp(jax.grad(total), (origin,), (one,))[1] for one in along]
@@ -92,8 +101,13 @@ def by_hand(params):
     return covariance, jnp.einsum("nij,nj->ni", covariance, slope)
 
 
-for name, ours, paper in zip("Cμ", read_off(fit.params), by_hand(fit.params), strict=True):
-    print(f"{name}: largest difference {abs(ours - paper).max():.0e} of {abs(paper).max():.2f}")
+for name, ours, paper in zip(
+    "Cμ", read_off(fit.params), by_hand(fit.params), strict=True
+):
+    print(
+        f"{name}: largest difference {abs(ours - paper).max():.0e} "
+        f"of {abs(paper).max():.2f}"
+    )
 
 # %% [markdown]
 # ## Figure 1 of the paper
@@ -110,11 +124,13 @@ for name, ours, paper in zip("Cμ", read_off(fit.params), by_hand(fit.params), s
 maps = reproduce("trait-clusters", **experiments["trait-clusters"])
 for name, one in maps.numbers.items():
     near = one["rows nearest to their own prototype"]
-    print(f"{name}: {near:.1%} of the rows are nearest to the centre of their own cluster")
+    print(
+        f"{name}: {near:.1%} of the rows are nearest to the centre of their own cluster"
+    )
 maps
 
 # %% [markdown]
-# ## The contest, at the paper's size
+# ## The comparison until trusted, at the paper's size
 #
 # The 600 rows of the second map, a quarter held out; every method is scored by the same exact
 # likelihood of those. The paper compares the first two, on data of its own (table 1: the bound 42
@@ -146,7 +162,10 @@ summary.iloc[:: len(summary) // 6]
 # %%
 strong = strength(**experiments["trait-strength"])
 for name, one in strong.numbers.items():
-    print(f"{name:22s} by the bound {one['bound']:.2f}, by quadrature {one['quadrature']:.2f}")
+    print(
+        f"{name:22s} by the bound {one['bound']:.2f}, "
+        f"by quadrature {one['quadrature']:.2f}"
+    )
 display(strong)
 groups = hierarchy(**experiments["trait-mixture"])
 for name, nats in groups.numbers["nats_per_new_row"].items():
@@ -154,6 +173,18 @@ for name, nats in groups.numbers["nats_per_new_row"].items():
 groups
 
 # %% [markdown]
+# ## What the paper claimed, and what came out
+#
+# | the paper | here |
+# |---|---|
+# | the bound is 42 times as fast as Monte-Carlo EM | 50 and 5 times, by the table (`latentbits reproduce trait-accuracy`) |
+# | three compact clusters, and three that overlap | the same |
+# | maps are better than those of PCA | equally good (`latentbits reproduce trait-pca`) |
+# | mixtures of maps are announced | `trait_mixture`, which quadrature fits |
+#
+# From any of the fits `posterior_draws` goes to the posterior of the parameters, without a
+# long chain. There is no proof here: `certify` is for latent bits, and quadrature is exact.
+#
 # ## To take home
 #
 # - The paper's E-step is two derivatives of the program under a handler; for a program of your own

@@ -65,16 +65,26 @@ print(getsource(noisy_or_network).split('"""')[-1])
 data = lines(random.key(0), 50).data
 layers = (10, 5)
 rng = np.random.default_rng(1)
-shapes = {"weights_1": (10, 25), "weights_2": (5, 10), "leak_0": 25, "leak_1": 10, "leak_2": 5}
+shapes = {
+    "weights_1": (10, 25),
+    "weights_2": (5, 10),
+    "leak_0": 25,
+    "leak_1": 10,
+    "leak_2": 5,
+}
 params = {name: jnp.asarray(rng.random(shape)) for name, shape in shapes.items()}
-now = jnp.asarray(rng.random((50, 15)) < 0.3).astype(int)  # five upper units, ten lower ones
+now = jnp.asarray(rng.random((50, 15)) < 0.3).astype(
+    int
+)  # five upper units, ten lower ones
 upper, lower = now[:, :5], now[:, 5:]
 
 
 @jax.jit
 def flipped():
     arguments = ((data,), {"layers": layers})
-    table = jnp.concatenate([now[None], now ^ jnp.eye(15, dtype=int)[5:, None]])  # (11, 50, 15)
+    table = jnp.concatenate(
+        [now[None], now ^ jnp.eye(15, dtype=int)[5:, None]]
+    )  # (11, 50, 15)
     anatomy = inspect(noisy_or_network, *arguments)
     joint = log_joint(noisy_or_network, anatomy, params, table, arguments)
     return jax.nn.sigmoid(joint[1:] - joint[0]).T
@@ -86,12 +96,18 @@ def closed_form():
     above = upper @ params["weights_2"] + params["leak_1"]
     below = lower @ params["weights_1"] + params["leak_0"]
     change = (1 - 2 * lower)[:, :, None] * params["weights_1"]
-    children = log_h(below[:, None] + change, data[:, None]) - log_h(below, data)[:, None]
-    return jax.nn.sigmoid(log_h(above, 1 - lower) - log_h(above, lower) + children.sum(-1))
+    children = (
+        log_h(below[:, None] + change, data[:, None]) - log_h(below, data)[:, None]
+    )
+    return jax.nn.sigmoid(
+        log_h(above, 1 - lower) - log_h(above, lower) + children.sum(-1)
+    )
 
 
 away = abs(flipped() - closed_form()).max()
-print(f"{lower.size} flip probabilities of the lower layer: largest difference {away:.0e}")
+print(
+    f"{lower.size} flip probabilities of the lower layer: largest difference {away:.0e}"
+)
 
 # %% [markdown]
 # ## The figures of the paper: lines and patterns of lines, and what feedback is for
@@ -127,7 +143,7 @@ shifts
 # that can be decided), and in 75 % without, where 50 % is guessing. With a population of 20 the
 # median over 20 sets of data is 100 % (`latentbits reproduce noisyor-shifter --full`).
 #
-# ## The contest, at the paper's size
+# ## The comparison until trusted, at the paper's size
 #
 # NUTS needs `marginal`, a sum over $2^{15}$ states for each of 1000 rows with both layers: too many
 # for a sampler. With the lower layer alone, ten lines that are on independently, it is $2^{10}$. A
@@ -137,12 +153,22 @@ shifts
 # %%
 grid = np.arange(25).reshape(5, 5)
 ten = np.array([np.isin(np.arange(25), line) for line in (*grid, *grid.T)])
-truth = {"weights_1": 6.0 * ten, "leak_0": np.full(25, 0.005), "leak_1": np.full(10, 0.3)}
+truth = {
+    "weights_1": 6.0 * ten,
+    "leak_0": np.full(25, 0.005),
+    "leak_1": np.full(10, 0.3),
+}
 images = Predictive(noisy_or_network, truth, num_samples=1, batch_ndims=0)(
     random.key(3), num_data=num_data, num_features=25, layers=(10,)
 )["observed"]
 race = contest(
-    noisy_or_network, images, methods, truth=truth, num_draws=num_draws, budget=budget, layers=(10,)
+    noisy_or_network,
+    images,
+    methods,
+    truth=truth,
+    num_draws=num_draws,
+    budget=budget,
+    layers=(10,),
 )
 display(race)
 race.paths
@@ -161,12 +187,25 @@ race.paths
 # to give up one of them costs before it pays. By the paper's recipe, on the same data:
 
 # %%
-alone = reproduce("noisyor-lines", **(experiments["noisyor-lines"] | {"recipe": "paper"}))
+alone = reproduce(
+    "noisyor-lines", **(experiments["noisyor-lines"] | {"recipe": "paper"})
+)
 for name in ("lines_recovered", "patterns_recovered", "test_log_likelihood"):
     recipe, search = alone.numbers[name], learned.numbers[name]
     print(f"{name:20s} {recipe:.2f} by the recipe, {search:.2f} by the search")
 
 # %% [markdown]
+# ## What the paper claimed, and what came out
+#
+# | the paper | here |
+# |---|---|
+# | a 25–10–5 network finds all lines and patterns | the recipe finds all lines in 14 of 100 trials, the search in all |
+# | feedback decides the shift | the same: 99 % of the new images against 75 % without |
+# | Gibbs sampling becomes more accurate during learning | it ends in the best state more often; as draws it is less accurate |
+#
+# `posterior_draws` goes from a fit to the posterior of the parameters. `certify` proves a
+# bracket of each row's likelihood for a layer of more units than can be listed.
+#
 # ## To take home
 #
 # - A Gibbs conditional is two rows of the table of log joints; the closed form (7) is what is left

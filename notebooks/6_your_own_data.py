@@ -69,7 +69,9 @@ print(f"{counts.sum()} people, {(counts > 0).sum()} different rows")
 
 # %%
 people = [
-    tuple(answers[k] for k in cell) for cell in np.ndindex(3, 3, 3) for _ in range(counts[cell])
+    tuple(answers[k] for k in cell)
+    for cell in np.ndindex(3, 3, 3)
+    for _ in range(counts[cell])
 ]
 file = Path(tempfile.mkdtemp()) / "survey.csv"
 with file.open("w", newline="") as stream:
@@ -84,7 +86,11 @@ except InputError as error:
 table = load_table(file, allow_empty=True)  # 96 people did not know any answer
 given = {"mask": table.mask, "num_factors": 1}
 missing = 1 - table.mask.mean(0)
-print(", ".join(f"{x}: {m:.0%} don't know" for x, m in zip(questions, missing, strict=True)))
+print(
+    ", ".join(
+        f"{x}: {m:.0%} don't know" for x, m in zip(questions, missing, strict=True)
+    )
+)
 em = QuadratureEM(latent_trait, num_nodes=31)
 fit = em.run(random.key(0), num_steps, table.values, tolerance=1e-9, **given)
 error = standard_errors(latent_trait, fit.params, table.values, num_nodes=31, **given)
@@ -109,13 +115,18 @@ for i, name in enumerate(questions):
 # %%
 nodes, weight = np.polynomial.hermite_e.hermegauss(31)
 weight /= weight.sum()
-patterns, count = np.unique(np.where(table.mask, table.values, -1), axis=0, return_counts=True)
+patterns, count = np.unique(
+    np.where(table.mask, table.values, -1), axis=0, return_counts=True
+)
 
 
 def trait_on_nodes(answers, mask):
     load = numpyro.sample("load", dist.Normal(0, 3).expand((3,)).to_event(1))
     ease = numpyro.sample("ease", dist.Normal(0, 5).expand((3,)).to_event(1))
-    with numpyro.plate("patterns", len(answers)), scale(scale=jnp.asarray(count, float)):
+    with (
+        numpyro.plate("patterns", len(answers)),
+        scale(scale=jnp.asarray(count, float)),
+    ):
         node = numpyro.sample("node", dist.Categorical(jnp.asarray(weight)))
         logits = jnp.asarray(nodes)[node][..., None] * load + ease
         answer = dist.Bernoulli(logits=logits).mask(mask)
@@ -123,7 +134,8 @@ def trait_on_nodes(answers, mask):
 
 
 sampler = MCMC(
-    NUTS(marginal(trait_on_nodes)), num_warmup=num_draws, num_samples=num_draws, num_chains=4,
+    NUTS(marginal(trait_on_nodes)), num_warmup=num_draws, num_samples=num_draws,
+    num_chains=4,
     chain_method="vectorized", progress_bar=False,
 )  # fmt: skip
 sampler.run(random.key(2), jnp.abs(patterns), patterns >= 0)
@@ -138,16 +150,26 @@ def share(load, ease):
 trait = share(drawn["load"], drawn["ease"])
 low, middle, high = np.quantile(trait, (0.025, 0.5, 0.975))
 print(f"attends and says yes: {middle:.3f}, 95 % interval {low:.3f} to {high:.3f}")
-print(f"R̂ {split_gelman_rubin(trait):.3f}, effective draws {effective_sample_size(trait):.0f}")
-print(f"by maximum likelihood: {share(fit.params['weights'][0], fit.params['bias']):.3f}")
+print(
+    f"R̂ {split_gelman_rubin(trait):.3f}, "
+    f"effective draws {effective_sample_size(trait):.0f}"
+)
+print(
+    f"by maximum likelihood: {share(fit.params['weights'][0], fit.params['bias']):.3f}"
+)
 evidence = log_likelihood(
     latent_trait, fit.params, jnp.abs(patterns), mask=patterns >= 0, num_factors=1
 ).value
-filled = log_likelihood(latent_trait, fit.params, jnp.abs(patterns), num_factors=1).value  # by yes
+filled = log_likelihood(
+    latent_trait, fit.params, jnp.abs(patterns), num_factors=1
+).value  # by yes
 for row in np.flatnonzero((patterns < 0).sum(1) == 1):
     words = ["?" if x < 0 else "yes" if x else "no" for x in patterns[row]]
     said = ", ".join(f"{q} {x}" for q, x in zip(questions, words, strict=True))
-    print(f"{said:50s} yes with probability {float(jnp.exp(filled[row] - evidence[row])):.2f}")
+    print(
+        f"{said:50s} yes with probability "
+        f"{float(jnp.exp(filled[row] - evidence[row])):.2f}"
+    )
 
 # %% [markdown]
 # ## "Don't know" as an answer between no and yes
@@ -163,18 +185,31 @@ for row in np.flatnonzero((patterns < 0).sum(1) == 1):
 
 # %%
 opinion = np.array([True, False, True])
-codes = np.where(table.mask, table.values * (1 + opinion), opinion)  # no, (undecided,) yes
+codes = np.where(
+    table.mask, table.values * (1 + opinion), opinion
+)  # no, (undecided,) yes
 graded = QuadratureEM(graded_trait, num_nodes=31)
 ordinal = graded.run(
-    random.key(1), num_steps, codes, mask=table.mask | opinion, levels=(3, 2, 3), tolerance=1e-9
+    random.key(1),
+    num_steps,
+    codes,
+    mask=table.mask | opinion,
+    levels=(3, 2, 3),
+    tolerance=1e-9,
 ).params
 load, act = np.asarray(ordinal["weights"])[0], float(ordinal["cutpoints_2"][0, 0])
 between = np.asarray(ordinal["cutpoints_3"])  # of secession and of independence
 sure, not_no = (float(share(load, [0.0, -act, -between[1, k]])) for k in (1, 0))
 cuts = [between[0], [act], between[1]]
 for name, one, cut in zip(questions, load, cuts, strict=True):
-    print(f"{name:13s} loading {one:6.2f}   cutpoints " + ", ".join(f"{c:6.2f}" for c in cut))
-print(f"attends and says yes: {sure:.3f} if the undecided say no, {not_no:.3f} if they say yes")
+    print(
+        f"{name:13s} loading {one:6.2f}   cutpoints "
+        + ", ".join(f"{c:6.2f}" for c in cut)
+    )
+print(
+    f"attends and says yes: {sure:.3f} if the undecided say no, "
+    f"{not_no:.3f} if they say yes"
+)
 
 # %% [markdown]
 # The loading of independence is so large that the trait is nearly that answer itself: three
@@ -185,22 +220,34 @@ print(f"attends and says yes: {sure:.3f} if the undecided say no, {not_no:.3f} i
 # %%
 yes, no, dont = 0, 1, 2
 firm = counts[:, yes, yes].sum()
-worst, best = firm / counts.sum(), counts[:, [yes, dont]][:, :, [yes, dont]].sum() / counts.sum()
+worst, best = (
+    firm / counts.sum(),
+    counts[:, [yes, dont]][:, :, [yes, dont]].sum() / counts.sum(),
+)
 complete_cases = firm - counts[dont, yes, yes], counts[:2, :2, :2].sum()
 ranges = {
     "every don't know is a no, or every one a yes": (worst, best),
-    "people who answered all three questions": (complete_cases[0] / complete_cases[1],) * 2,
+    "people who answered all three questions": (complete_cases[0] / complete_cases[1],)
+    * 2,
     "don't know is a hole: NUTS, 95 %": (low, high),
     "an undecided opinion is a no, or a yes": (sure, not_no),
 }
 figure, axes = plt.subplots(figsize=(9, 2.8), layout="constrained")
 for place, (left, right) in enumerate(ranges.values()):
-    axes.plot([left, right], [place, place], color="C0", linewidth=6, solid_capstyle="butt")
+    axes.plot(
+        [left, right], [place, place], color="C0", linewidth=6, solid_capstyle="butt"
+    )
     if right - left < 0.05:  # a range of assumptions has no middle
-        axes.plot((left + right) / 2, place, "o", color="C0", markersize=10, mec="white")
+        axes.plot(
+            (left + right) / 2, place, "o", color="C0", markersize=10, mec="white"
+        )
 axes.axvline(0.885, color="C1", linewidth=2)
 axes.annotate("the plebiscite, 0.885", (0.888, -0.5), color="C1", ha="left")
-axes.set(xlim=(0.66, 0.96), ylim=(3.5, -0.9), xlabel="share of all voters who attend and say yes")
+axes.set(
+    xlim=(0.66, 0.96),
+    ylim=(3.5, -0.9),
+    xlabel="share of all voters who attend and say yes",
+)
 axes.set_yticks(range(4), list(ranges))
 axes.spines[["top", "right", "left"]].set_visible(False)
 axes.tick_params(axis="y", length=0)

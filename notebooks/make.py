@@ -23,14 +23,18 @@ METADATA = {
 
 def scripts() -> list[Path]:
     """All notebooks, in reading order."""
-    return sorted(FOLDER.glob("[0-9]*.py"))
+    return sorted(
+        FOLDER.glob("[0-9]*.py"), key=lambda path: int(path.stem.partition("_")[0])
+    )
 
 
 def cells(script: str) -> list[tuple[str, str]]:
     """Kind and source of each cell of a percent script."""
     import jupytext
 
-    return [(x.cell_type, x.source) for x in jupytext.reads(script, fmt="py:percent").cells]
+    return [
+        (x.cell_type, x.source) for x in jupytext.reads(script, fmt="py:percent").cells
+    ]
 
 
 def joined(outputs: list) -> list:
@@ -68,11 +72,15 @@ def make(path: Path) -> Path:
 if __name__ == "__main__":
     # What tqdm says of a missing widget, and ArviZ of its next version once a day,
     # is no part of what the notebook says.
-    os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found,ignore::FutureWarning:arviz"
+    os.environ["PYTHONWARNINGS"] = (
+        "ignore:IProgress not found,ignore::FutureWarning:arviz"
+    )
     # As the commands do: loops that are unrolled take a fifth of the time to compile.
     unrolling = "--xla_backend_extra_options=xla_cpu_disable_loop_unrolling"
     os.environ.setdefault("XLA_FLAGS", unrolling)
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # nor that a compilation is slow on a busy machine
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = (
+        "3"  # nor that a compilation is slow on a busy machine
+    )
     for path in [Path(name) for name in sys.argv[1:]] or scripts():
         began = time.perf_counter()
         print(make(path), f"{time.perf_counter() - began:.0f} s")

@@ -35,7 +35,7 @@ def words(output):
 
 
 def test_every_script_has_its_notebook_and_no_notebook_is_left_over():
-    assert [path.stem for path in scripts()] == sorted(x.stem for x in FOLDER.glob("*.ipynb"))
+    assert sorted(path.stem for path in scripts()) == sorted(x.stem for x in FOLDER.glob("*.ipynb"))
     assert scripts()
 
 
@@ -62,13 +62,20 @@ def test_outputs_are_there_small_and_without_a_trace_of_a_machine(path):
         assert not A_PATH.search(words(output)), words(output)
 
 
-def test_a_path_of_a_machine_is_told_from_a_fraction_and_an_address():
+@each
+def test_code_fits_a_page(path):
+    """Nothing is cut at 1200 pixels."""
+    code = [source for kind, source in cells(path.read_text()) if kind == "code"]
+    assert [x for source in code for x in source.splitlines() if len(x) > 88] == []
+
+
+def test_local_paths_are_detected_but_not_urls_or_fractions():
     assert A_PATH.search("saved in /home/me/file.nc") and A_PATH.search("'/tmp/x'")
     assert not A_PATH.search("1/tmp/2, https://x.org/home/y, ./tmp/z")
 
 
 OURS = {"latentbits", "latentbits.models", "latentbits.models.data"}
-OTHERS = {"arviz", "jax", "matplotlib", "numpy", "numpyro", "beyond"}
+OTHERS = {"arviz", "jax", "matplotlib", "numpy", "numpyro", "scipy", "beyond"}
 """`beyond` is the folder of a checkout, in `benchmarks`, where the notebook finds experiments."""
 
 
