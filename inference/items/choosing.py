@@ -18,6 +18,8 @@ from numpyro import handlers
 
 from ..evaluation.evidence import likelihood
 from ..reading.anatomy import Anatomy, inspect
+from ..rows.chunks import counting
+from ..rows.padding import Padded, padded
 from ..running import clock
 from ..running.algorithm import Algorithm
 from .estimates import Measures, measure_fit
@@ -34,6 +36,7 @@ class Sized(NamedTuple):
     settings: dict[str, Any]  # its arguments but for the rows and their mask
     engine: Algorithm
     steps: int
+    size: int | None = None  # rows to which folds are padded, to share what is compiled
 
     def fit(
         self,
@@ -44,18 +47,28 @@ class Sized(NamedTuple):
         tolerance: float = ROUGHLY,
     ) -> dict[str, Any]:
         """The parameters that these rows lead to."""
-        result = self.engine.run(
-            random.key(seed), self.steps, rows, progress_bar=False, budget=budget,
-            tolerance=None if self.engine.staged else tolerance, **self.arguments(mask),
-        )  # fmt: skip
+        table = self.padded(rows, mask)
+        with counting(self.size and np.int32(len(rows))):
+            result = self.engine.run(
+                random.key(seed), self.steps, *table.args, progress_bar=False, budget=budget,
+                tolerance=None if self.engine.staged else tolerance, **table.kwargs,
+            )  # fmt: skip
         return result.params
 
     def log_likelihood(
         self, params: dict[str, Any], rows: np.ndarray, mask: np.ndarray | None
     ) -> np.ndarray:
         """Of each row, latents summed out."""
-        evidence = likelihood(self.program, rows, **self.arguments(mask))(params)
-        return np.asarray(evidence.value, float)
+        table = self.padded(rows, mask)
+        with counting(self.size and np.int32(len(rows))):
+            evidence = likelihood(self.program, *table.args, **table.kwargs)(params)
+        return np.asarray(table.cut(evidence.value), float)
+
+    def padded(self, rows: np.ndarray, mask: np.ndarray | None) -> Padded:
+        """The arguments of the program on these rows, which are repeated up to `size`."""
+        args, kwargs, count = (rows,), self.arguments(mask), len(rows)
+        wide = padded(args, kwargs, count, self.size) if self.size else None
+        return wide or Padded(args, kwargs, count, count)
 
     def arguments(self, mask: np.ndarray | None) -> dict[str, Any]:
         return self.settings if mask is None else {**self.settings, "mask": mask}
@@ -122,7 +135,8 @@ def choose(
         settings = {x: v for x, v in kwargs.items() if x != "mask"} | {name: size}
         whole = settings if mask is None else {**settings, "mask": mask}
         engine = method(inspect(program, (values,), whole))
-        sized = Sized(program, settings, engine, steps)
+        wide = engine.fill((values,), whole)
+        sized = Sized(program, settings, engine, steps, wide and wide.size)
         held = []
         for train, test in folds_of(len(values), folds, seed):
             inside, outside = (None if mask is None else mask[x] for x in (train, test))

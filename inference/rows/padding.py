@@ -66,14 +66,19 @@ class Padded(NamedTuple):
             return self.cut(method(params, *self.args, **how, **self.kwargs))
 
 
-def padded(args: tuple, kwargs: dict[str, Any], num_data: int) -> Padded | None:
-    """The arguments with their rows padded; None for few rows and for very many."""
+def padded(
+    args: tuple, kwargs: dict[str, Any], num_data: int, size: int | None = None
+) -> Padded | None:
+    """The arguments with their rows padded; None for few rows and for very many.
+
+    :param size: to so many rows, however few there are; None: to `size_class`.
+    """
     leaves, tree = jax.tree.flatten((args, kwargs))
     rows = [hasattr(x, "shape") and x.shape[:1] == (num_data,) for x in leaves]
     cells = sum(int(x.size) for x, mine in zip(leaves, rows, strict=True) if mine)
-    if num_data <= FEW_ROWS or cells > MOST_CELLS:
+    if size is None and (num_data <= FEW_ROWS or cells > MOST_CELLS):
         return None
-    wide = Padded(args, kwargs, num_data, size_class(num_data))
+    wide = Padded(args, kwargs, num_data, size or size_class(num_data))
     filled = [wide.fill(x) if mine else x for x, mine in zip(leaves, rows, strict=True)]
     args, kwargs = jax.tree.unflatten(tree, filled)
     return wide._replace(args=args, kwargs=kwargs)

@@ -5,10 +5,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from inference import EM
 from inference.cli import main
 from inference.items import choosing
 from inference.items.estimators import LatentTrait
-from ppl_models import bernoulli_product
+from ppl_models import bernoulli_mixture, bernoulli_product
 
 
 @pytest.fixture(scope="module")
@@ -96,3 +97,16 @@ def test_what_cannot_be_is_refused_before_any_work(data, capsys, over, words):
     more = ["--folds", "99"] if words.startswith("--folds") else []
     assert main(["choose", "latent_trait", "--data", str(data), "--over", over, *more]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_a_fold_padded_to_the_size_of_the_table_is_fitted_as_it_is():
+    rows = (np.random.default_rng(0).random((130, 4)) < [0.2, 0.4, 0.6, 0.8]).astype(np.int8)
+    alone = choosing.Sized(bernoulli_mixture, {"num_components": 2}, EM(bernoulli_mixture), 15)
+    together, fold = alone._replace(size=130), rows[:87]
+    assert together.padded(fold, None).args[0].shape == (130, 4)
+    found, wanted = (one.fit(0, fold, None) for one in (together, alone))
+    for name, value in wanted.items():
+        np.testing.assert_allclose(found[name], value, atol=1e-4)
+    of_rows = [one.log_likelihood(wanted, rows[87:], None) for one in (together, alone)]
+    assert of_rows[0].shape == (43,)
+    np.testing.assert_allclose(*of_rows, atol=1e-5)
