@@ -102,8 +102,12 @@ def draw_map(
     return axes
 
 
+ARROW = 0.03
+"""The length of an arrow, as a share of the width of the map."""
+
+
 def draw_lines(axes: Axes, weights: ArrayLike, bias: ArrayLike) -> Axes:
-    """Decision lines w·x + b = 0: on one side of each, its bit is more likely 1 than 0."""
+    """Decision lines w·x + b = 0; an arrow points to the side where the bit is more likely 1."""
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
     for w, b in zip(np.asarray(weights).T, np.asarray(bias), strict=True):
         ends = []
@@ -116,6 +120,11 @@ def draw_lines(axes: Axes, weights: ArrayLike, bias: ArrayLike) -> Axes:
         if len(ends) >= 2:
             across, up = zip(ends[0], ends[-1], strict=True)
             axes.plot(across, up, color="0.45", linewidth=0.7, zorder=1.5)
+            style = {"arrowstyle": "->", "color": "0.45", "linewidth": 0.9, "shrinkA": 0}
+            for share in (0.05, 0.95):
+                begin = share * np.array(ends[0]) + (1.0 - share) * np.array(ends[-1])
+                tip = begin + ARROW * (right - left) * w / np.hypot(*w)
+                axes.annotate("", tip, begin, arrowprops=style, zorder=4.5)
     axes.set(xlim=(left, right), ylim=(low, high))
     return axes
 

@@ -172,6 +172,9 @@ def draw(
     left, right = panes
     axes = left.subplots()
     draw_map(axes, posterior.mean, posterior.covariance, label=label, behind=behind, title=title)
+    words = "mark: rows of one pattern, larger for more; ring: one standard deviation"
+    words += "\narrow: side of a line where the column is more likely 1" if lines else ""
+    left.supxlabel(words, fontsize=8)
     if lines:
         layout = Layout.of(map_.kinds)
         columns, at = layout.binary, layout.bits
