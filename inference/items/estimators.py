@@ -6,6 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from latentbits import models
 
 from ..methods.continuous.bound import BoundEM
@@ -16,6 +18,7 @@ from ..methods.gibbs.gibbs_em import GibbsEM
 from ..methods.machines.exact_gradient import ExactGradient
 from ..methods.moments.inversion import MomentInversion
 from .latent_estimator import BitEstimator, LatentEstimator
+from .statistics import loadings
 
 MOST_LISTED = 10
 """Causes of a row up to which all their states are listed."""
@@ -42,6 +45,14 @@ class LatentTrait(BitEstimator):
     _program = staticmethod(models.latent_trait)
     _setting, _solver, _most, _beyond = "num_factors", QuadratureEM, 3, BoundEM
 
+    def _tables(self, columns: list[str]) -> dict[str, dict[str, Any]]:
+        weights, bias = self.params_["weights"], self.params_["bias"]
+        if len(weights) > 1:
+            each = {f"loading_{q + 1}": x for q, x in enumerate(loadings(weights))}
+            return {"items": {"item": columns, "slope_2": weights[1], **each}}
+        place = {"intercept": bias, "difficulty": -bias / weights[0]}
+        return {"items": {"item": columns, "discrimination": weights[0], **place}}
+
 
 @dataclass(eq=False, repr=False)
 class LatentClasses(BitEstimator):
@@ -58,6 +69,12 @@ class LatentClasses(BitEstimator):
     _program = staticmethod(models.bernoulli_mixture)
     _classes = True
     _setting, _solver = "num_components", EM
+
+    def _tables(self, columns: list[str]) -> dict[str, dict[str, Any]]:
+        both = {"item": np.repeat(columns, 2), "category": ["0", "1"] * len(columns)}
+        for c, one in enumerate(self.params_["probs"]):
+            both[f"class_{c + 1}"] = np.stack([1.0 - one, one], 1).ravel()
+        return {"profile": both}
 
 
 @dataclass(eq=False, repr=False)

@@ -126,6 +126,19 @@ class LatentEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         rows[:, self.kept_] = np.asarray(draw(self._key()))
         return rows
 
+    def plot(self) -> Any:
+        """A figure: curves of items, loadings, profiles of classes, or parameters."""
+        from .pictures import drawings, sheet
+
+        check_is_fitted(self)
+        columns = [str(name) for name in np.asarray(self._names())[self.kept_]]
+        return sheet(drawings(self._tables(columns), self.params_, columns))
+
+    def _tables(self, columns: list[str]) -> dict[str, dict[str, Any]]:
+        """The tables to draw, as `latentbits fit` writes them."""
+        del columns
+        return {}
+
     def save(self, path: str | PathLike[str]) -> None:
         """Write the fit as ``latentbits fit`` does: `transform`, `complete` and `score` use it."""
         from ..files.arviz import point_groups, save

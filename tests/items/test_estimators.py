@@ -123,6 +123,25 @@ def test_pipelines_and_grids_take_them():
     assert grid.best_score_ == pytest.approx(grid.cv_results_["mean_test_score"].max())
 
 
+def test_a_figure_shows_what_was_fitted(trait):
+    """Curves of items from the fit's own slopes; of other estimators profiles and loadings."""
+    curves = trait.plot().subfigs[0].axes[0].lines
+    slope, bias = trait.params_["weights"][0], trait.params_["bias"]
+    for i, curve in enumerate(curves):
+        wanted = 1 / (1 + np.exp(-slope[i] * curve.get_xdata() - bias[i]))
+        np.testing.assert_allclose(curve.get_ydata(), wanted, atol=1e-6)
+    made = {
+        latentbits.LatentClasses(2): {"probs": np.full((2, 5), 0.3)},
+        LatentTrait(num_factors=2): {"weights": np.ones((2, 5)), "bias": np.zeros(5)},
+        latentbits.NoisyOr(2): {"weights_1": np.ones((2, 5))},
+    }
+    titles = []
+    for estimator, params in made.items():
+        estimator.params_, estimator.kept_, estimator.n_features_in_ = params, np.full(5, True), 5
+        titles.append(estimator.plot().subfigs[0].get_suptitle())
+    assert titles == ["Class profiles", "Loadings", "Parameters weights_1"]
+
+
 def test_a_saved_estimator_is_a_fit_that_the_commands_use(table, trait, tmp_path):
     trait.save(tmp_path / "fit.nc")
     again = LatentTrait.load(tmp_path / "fit.nc")
