@@ -62,6 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("--fix", metavar="ITEMS.csv", help=words)
     words = "columns of numbers that the classes or the mean of the factor depend on"
     option("--covariates", metavar="A,B,…", type=_names, default=(), help=words)
+    words = "columns that the classes predict, apart from the fit: corrected three steps"
+    option("--outcomes", metavar="A,B,…", type=_names, default=(), help=words)
     words = "rotation of the loadings of several factors, and of their scores"
     option("--rotation", choices=ROTATIONS, default="none", help=words)
     words = (
@@ -202,6 +204,7 @@ def main(namespace: argparse.Namespace) -> int:
     out = check_output("--out", namespace.out, (".nc",))
     figure = check_output("--figure", namespace.figure, FIGURES)
     page = check_output("--report", namespace.report, (".html",))
+    namespace.drop = [*namespace.drop, *namespace.outcomes]
     given, hidden = hide(open_given(namespace, vary=True), namespace)
     if namespace.image is not None and math.prod(namespace.image) != len(given.table.columns):
         size, count = "x".join(map(str, namespace.image)), len(given.table.columns)

@@ -8,10 +8,15 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from latentbits.models.data import InputError
+from latentbits.models.data.encoding import Column
+from latentbits.models.data.tables import read_cells
 
 from ..files.catalogue import find_method
 from ..items.classes import CLASS_TITLE, PROFILE_TITLE
 from ..items.covariates import ARGUMENT, effects_table
+from ..items.outcomes import TITLE as OUTCOME_TITLE
+from ..items.outcomes import outcome_rows, three_step
 from ..reading.anatomy import ProgramError
 from ..reading.small_scales import at_floor, lost_digits
 from ..running.contract import Stop
@@ -155,6 +160,13 @@ def report(
         said = [*said, "", title, *table_of(effects)]
         lines_of = range(1, len(effects["effect"]) + 1)
         tables["effects"] = Written(effects, "line", list(lines_of), "line", title)
+    if namespace.outcomes:
+        if classes is None:
+            raise InputError(f"--outcomes: {given.name} has no classes to predict them")
+        found = _outcomes(classes.posterior, namespace)
+        said = [*said, "", OUTCOME_TITLE, *table_of(found)]
+        lines_of = range(1, len(found["outcome"]) + 1)
+        tables["outcomes"] = Written(found, "line", list(lines_of), "line", OUTCOME_TITLE)
     if measures:
         value = {"value": list(measures.values())}
         tables["measures"] = Written(value, "measure", list(measures), "measure")
@@ -274,6 +286,26 @@ def _classes(given: Given, point: dict, errors: dict, num_free: float, bounds: A
     return study_classes(
         given.program, point, errors, arguments, table.columns, levels, int(num_free), bounds
     )
+
+
+def _outcomes(posterior: np.ndarray, namespace: argparse.Namespace) -> dict[str, Any]:
+    """The columns of the table of outcomes: numbers of more than two values have means."""
+    cells = read_cells(namespace.data, header=namespace.header, key=namespace.key, kind="real")
+    if len(cells.cells) != len(posterior):
+        raise InputError("--outcomes: wanted one row for each person, without --weights or --long")
+    lines: list[dict[str, Any]] = []
+    for name in namespace.outcomes:
+        column = Column.of(cells, cells.columns.index(name))
+        real = ~np.isin(column.words, namespace.missing)
+        names, place = np.unique(np.array(column.words)[real], return_inverse=True)
+        if len(names) < 2:
+            raise InputError(f"--outcomes: {name} has one value, and classes cannot differ in it")
+        numbers = len(names) > 2 and bool((column.sorts == "number")[real].all())
+        within = np.full(len(real), np.nan)
+        within[real] = column.numbers[real] if numbers else place
+        found = three_step(posterior, column.spread(within, np.nan), not numbers)
+        lines += outcome_rows(name, found, () if numbers else tuple(names))
+    return {x: np.array([line[x] for line in lines]) for x in lines[0]}
 
 
 def _class_tables(study: Any, given: Given, namespace: argparse.Namespace) -> dict[str, Written]:

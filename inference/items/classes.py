@@ -27,6 +27,7 @@ class ClassStudy(NamedTuple):
     scores: dict[str, np.ndarray]  # and for each row
     measures: dict[str, float]
     lines: list[str]
+    posterior: np.ndarray  # (num_data, C)
 
 
 def open_classes(program: Callable, arguments: Arguments) -> Known | None:
@@ -204,7 +205,7 @@ def study_classes(
             + (", …" if len(told) > MOST_TOLD else ""),
             "In brackets: a one-sided limit of 95 %",
         ]
-    return ClassStudy(classes, profile, score_columns(posterior), measures, lines)
+    return ClassStudy(classes, profile, score_columns(posterior), measures, lines, posterior)
 
 
 CLASS_TITLE = (

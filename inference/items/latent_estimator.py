@@ -128,11 +128,13 @@ class LatentEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     def plot(self) -> Any:
         """A figure: curves of items, loadings, profiles of classes, or parameters."""
+        from ..files.figures import house_style
         from .pictures import drawings, sheet
 
         check_is_fitted(self)
         columns = [str(name) for name in np.asarray(self._names())[self.kept_]]
-        return sheet(drawings(self._tables(columns), self.params_, columns))
+        with house_style():
+            return sheet(drawings(self._tables(columns), self.params_, columns))
 
     def _tables(self, columns: list[str]) -> dict[str, dict[str, Any]]:
         """The tables to draw, as `latentbits fit` writes them."""

@@ -221,9 +221,10 @@ def _heat(
     title: str, table: np.ndarray, rows: Sequence[Any], heads: Sequence[str], site: str = ""
 ) -> Drawing:
     """A table as colours, with its numbers where there is room."""
+    least = 1.0 if title == "Loadings" else 1e-9  # what has the deepest colour
 
     def draw(where: Any) -> None:
-        axes, most = where.subplots(), float(np.nanmax(np.abs(table), initial=1e-9))
+        axes, most = where.subplots(), float(np.nanmax(np.abs(table), initial=least))
         axes.imshow(table, cmap="RdBu_r", vmin=-most, vmax=most, aspect="auto")
         axes.set_xticks(range(len(heads)), heads)
         _names(axes, rows)
