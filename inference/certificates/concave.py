@@ -271,7 +271,7 @@ class SitesKind(NamedTuple):
             turned = turned + each[:count].sum(1) - share * lost_each[:count]
             mean = mean + each[count + 3].sum()
             lean = lean + jnp.tensordot(weights, steep[count + 3], 2)
-            most = bent[count + 4 :].max(0) if family.smooth else jnp.inf
+            most = bent[count + 4 :].max(0) if family.smooth else jnp.full_like(own, jnp.inf)
             sharp = sharp + jnp.tensordot(weights**2, most * jnp.ones_like(own), 2)
             # Chords: what is concave lies above them between their ends.
             width = (high - low)[..., 0]

@@ -146,9 +146,9 @@ def finished(
     from ..reading.anatomy import ProgramError
     from ..running.search import optima_of, slack_of
 
-    one = optima is None or optima.params is None
-    starts: Any = {x: v[None] for x, v in params.items()} if one else optima.params
-    count = 1 if one else optima.agree
+    several = optima if optima is not None and optima.params is not None else None
+    starts: Any = {x: v[None] for x, v in params.items()} if several is None else several.params
+    count = 1 if several is None else several.agree
     try:
         if _work(program, values, kwargs, num_free(program, (values,), kwargs)) > QUICK:
             return params, optima, math.nan
@@ -162,8 +162,8 @@ def finished(
     if not np.isfinite(left).all():
         return params, optima, math.nan
     best = int(np.argmax(reached))
-    if not one:
-        losses = np.append(-np.array(reached), optima.values[count:])
+    if several is not None:
+        losses = np.append(-np.array(reached), several.values[count:])
         rest = np.append(np.array(left) + SAME, [slack_of(losses[0])] * (len(losses) - count))
         order = np.argsort(losses)
         of = {x: np.append([y[x] for y in places], v[count:], 0)[order] for x, v in starts.items()}

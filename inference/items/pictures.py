@@ -89,8 +89,8 @@ def drawings(
         blank = np.full((-len(pictures) % wide, *image), np.nan)
         grid = np.append(pictures, blank, 0).reshape(-1, wide, *image)
         height = 0.3 + 6.0 * len(grid) * image[0] / (wide * image[1])
-        draw = partial(image_grid, images=grid)
-        made.append(Drawing(f"Images of {site}", WORDS["Images"], height, draw, True))
+        shown = partial(image_grid, images=grid)
+        made.append(Drawing(f"Images of {site}", WORDS["Images"], height, shown, True))
     return made
 
 

@@ -124,7 +124,7 @@ def draw_lines(axes: Axes, weights: ArrayLike, bias: ArrayLike) -> Axes:
             for share in (0.05, 0.95):
                 begin = share * np.array(ends[0]) + (1.0 - share) * np.array(ends[-1])
                 tip = begin + ARROW * (right - left) * w / np.hypot(*w)
-                axes.annotate("", tip, begin, arrowprops=style, zorder=4.5)
+                axes.annotate("", tuple(tip), tuple(begin), arrowprops=style, zorder=4.5)
     axes.set(xlim=(left, right), ylim=(low, high))
     return axes
 

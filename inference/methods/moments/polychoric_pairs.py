@@ -119,15 +119,15 @@ def polychoric(
         at = levels[start : start + size]
         i, j = first[at], second[at]
         rho[at] = _solve(cuts[i, j], cuts[j, i], cover[i, j])
-    error = np.full((count, count), np.nan) if likelihood else None
-    for at in levels if error is not None else ():
-        i, j = first[at], second[at]
+    error = np.full((count, count), np.nan)
+    for one in levels if likelihood else ():
+        i, j = first[one], second[one]
         seen = [features[:, column == x][(observed[:, i] * observed[:, j]) > 0] for x in (i, j)]
         places = [x.sum(1).astype(int) for x in seen]
         table = np.zeros((steps[i] + 1, steps[j] + 1))
         np.add.at(table, tuple(places), 1.0)
         a, b = (cuts[x][: steps[y]] for x, y in (((i, j), i), ((j, i), j)))
-        rho[at], error[i, j] = _most_likely(table, a, b)
+        rho[one], error[i, j] = _most_likely(table, a, b)
         error[j, i] = error[i, j]
     at_end[first, second] = at_end[second, first] = np.abs(rho) >= np.sin(END)
     correlation[first, second] = correlation[second, first] = np.clip(rho, -1.0, 1.0)
@@ -135,7 +135,7 @@ def polychoric(
     own = np.arange(count)
     return Polychoric(
         correlation, tuple(cuts[own, own][i][:k] for i, k in enumerate(steps)), at_end, unseen,
-        error,
+        error if likelihood else None,
     )  # fmt: skip
 
 
