@@ -102,7 +102,7 @@ def test_a_figure_is_the_same_bytes_each_time(tmp_path, capsys):
 @pytest.mark.parametrize(
     "option, name, word",
     [
-        ("--figure", "f.pdf", ".png or .svg"),
+        ("--figure", "f.bmp", ".png or .svg or .pdf"),
         ("--figure", "no/f.png", "no folder"),
         ("--json", "there", "is a folder"),
         ("--json", "/dev/null", "no regular file"),

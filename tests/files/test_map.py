@@ -131,7 +131,7 @@ def test_command_refuses_in_one_line(tmp_path, capsys, monkeypatch):
     for options, words in (
         (["nope.csv"], "no such file"),
         (["old.csv", "--label", "x"], "no column 'x'"),
-        (["old.csv", "--out", "map.pdf"], ".png or .svg"),
+        (["old.csv", "--out", "map.bmp"], ".png or .svg or .pdf"),
         (["old.csv", "--onto", "old.csv"], "without a checksum"),
         (["old.csv", "--image", "4x4"], "1 binary columns"),
     ):
