@@ -95,10 +95,14 @@ def test_em_learns_what_numpyro_enumerates(name):
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_size_that_is_a_value_of_the_rows_is_refused(name):
+def test_a_size_may_be_a_value_of_numpy_rows(name):
     """As NumPyro has them: the number of classes is read off the rows."""
-    program = PROGRAMS[name][0]
+    program, params, probability = PROGRAMS[name]
+    params = {site: jnp.asarray(value) for site, value in params.items()}
+    em = EM(program, search=None)
+    result = em.run(random.key(0), 1, POSITIONS, LABELS, init_params=params)
+    near(result.losses[0], -np.log([probability(row) for row in LABELS]).sum())
     with pytest.raises(ProgramError, match=r"test_annotation.py, line \d+.*num_classes=4"):
-        EM(program).run(random.key(0), 5, POSITIONS, LABELS)
+        EM(program).run(random.key(0), 5, POSITIONS, jnp.asarray(LABELS))
     with pytest.raises(ProgramError, match="as one of NumPy's"):
         EM(program).run(random.key(0), 5, jnp.asarray(POSITIONS), LABELS, num_classes=3)
