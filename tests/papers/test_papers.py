@@ -26,9 +26,9 @@ from inference.papers.experiment import experiments, in_batches
 
 EXPERIMENTS = {**experiments(), **experiments(beyond)}
 FOLDER = Path(__file__).parents[2] / "notebooks"
-BY_MAKE = {"8", "10"}
+BY_MAKE = {"8", "9", "10"}
 """Notebooks that compile for a minute or more at any size: `notebooks/make.py` alone runs them.
-Their programs are in tests/items and docs/coming.md."""
+Their programs are in tests/items, tests/zoo and docs/coming.md."""
 RUN = [x for x in sorted(FOLDER.glob("[0-9]*.py")) if x.stem.partition("_")[0] not in BY_MAKE]
 SIZES = {
     "0": {"num_days": 20, "num_draws": 5, "num_steps": 2},

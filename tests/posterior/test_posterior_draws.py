@@ -291,7 +291,7 @@ def forward(stay, seen):
     return on + off
 
 
-def tested(item, right):
+def hard_items(item, right):
     """Items of two kinds in long format."""
     kind = numpyro.sample("share", dist.Beta(2.0, 2.0))
     with numpyro.plate("items", 4):
@@ -317,7 +317,7 @@ SEEN = np.array([0, 0, 1, 1, 1, 0, 1, 1, 1, 1], float)
     ("model", "site", "arguments", "shape", "likelihood"),
     [
         (weather, "stay", (SEEN,), (4, 2), forward),
-        (tested, "share", (np.arange(10) % 4, SEEN), (2, 2), of_items),
+        (hard_items, "share", (np.arange(10) % 4, SEEN), (2, 2), of_items),
     ],
 )
 def test_latents_that_meet_beyond_their_rows_are_summed(model, site, arguments, shape, likelihood):
