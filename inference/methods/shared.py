@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, random
 
-from ..reading.anatomy import Anatomy
+from ..reading.anatomy import Anatomy, ProgramError
 from ..reading.forms import FEW_ROWS
 from ..reading.log_joint import Structure, prior_draw
 from ..reading.reader import Reader
@@ -113,6 +113,11 @@ def check_params(anatomy: Anatomy, params: Params) -> None:
 
 def check_shapes(wanted: dict[str, tuple[int, ...]], params: Params) -> None:
     """The same, by the shapes of the program's parameters."""
+    if not wanted:
+        raise ProgramError(
+            "the program has no parameters to learn; EM(model).posterior({}, data) gives the "
+            "probabilities of its latents, and the evidence"
+        )
     unknown = set(params) - set(wanted)
     if unknown:
         raise ValueError(f"no parameter {sorted(unknown)} in the program: it has {list(wanted)}")

@@ -367,8 +367,10 @@ def _check_sizes(trace: dict, latents: list[Latent], parameters: list[str]) -> N
 
 
 def _data_plate(trace: dict, sites: Sequence[str] | None, plate: str | None, frames: dict) -> str:
+    # EM sums discrete latents of a loop, or of several plates, all the same.
+    refusal = ChainError if any(map(is_latent, trace.values())) else ProgramError
     if not frames:
-        raise ProgramError(
+        raise refusal(
             "the program has no numpyro.plate: put what belongs to one datum inside "
             'numpyro.plate("data", len(data))'
         )
@@ -382,7 +384,7 @@ def _data_plate(trace: dict, sites: Sequence[str] | None, plate: str | None, fra
     else:
         plate = _plate_of_latents(trace, sites)
     if plate is None:
-        raise ProgramError(
+        raise refusal(
             f"the program has the plates {sorted(frames)}: say which one holds the data (plate=...)"
         )
     for name in sites or ():

@@ -38,6 +38,7 @@ from jax import Array, lax, random
 from numpyro import handlers
 from numpyro.primitives import Messenger
 
+from ..compiling import remembered
 from ..numerics import chain as paths
 from ..numerics import elimination
 from ..numerics.elimination import Factor, Problem
@@ -180,8 +181,13 @@ def sum_out(model: Callable, form: Graph | Chain | Elements, args: tuple, kwargs
     apart = tempered(model, form.silent, 0.0) if form.silent else model
     within = {*form.names, *form.observed, *form.hidden}
     trace, given, returned = outside(apart, within, args, kwargs)
-    factors: Any = form.factors(model, given, (args, kwargs))
-    for name, latent, log_factor in form.evidence(factors):
+
+    def summed(given: Params) -> dict[tuple[str, str], Array]:
+        factors: Any = form.factors(model, given, (args, kwargs))
+        return {(name, latent): each for name, latent, each in form.evidence(factors)}
+
+    # Operation by operation it would compile hundreds of little programs.
+    for (name, latent), log_factor in remembered(summed)(given).items():
         shown = name in form.observed
         scale = trace[latent]["scale"]
         leave(name if shown else f"_{name}_summed", log_factor, scale, shown)

@@ -9,6 +9,8 @@ that read one element each are known after a few runs; those that read several a
 from __future__ import annotations
 
 import hashlib
+import math
+import zlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,15 +18,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax, random
+from jax import Array, lax
 from numpyro import handlers
 from numpyro.distributions.distribution import validation_enabled
 
 from ..compiling import executable, known
 from ..rows.disk import stored
-from ..types import Arguments
+from ..types import Arguments, Params
 from .anatomy import Anatomy
-from .log_joint import anywhere, local_sites, log_joint
+from .log_joint import local_sites, log_joint
 from .probe import OuterTraceError, at_once
 from .tracing import ProgramError, at_place, trace_of
 
@@ -95,9 +97,7 @@ def _rows_meet(model: Callable, anatomy: Anatomy, arguments: Arguments) -> bool:
         states, same, number = point
         program = handlers.seed(model, 0)  # here: a key made outside would be of an outer trace
         arguments = _joined(leaves, tree, mine, rows)
-        spread = partial(at_place, place=partial(_scattered, number))
-        trace = trace_of(handlers.substitute(program, substitute_fn=spread), arguments)
-        params = {name: trace[name]["value"] for name in anatomy.parameters}
+        params = _scattered(program, anatomy.parameters, number, arguments)
 
         def alone(state: Array) -> Array:
             """Without an axis of states."""
@@ -155,10 +155,20 @@ def find_reads(model: Callable, graph: Graph, arguments: Arguments) -> Reads:
     return first
 
 
-def _scattered(number: Array, shape: tuple[int, ...]) -> Array:
-    """Numbers between -2 and 2, no two alike."""
-    size = int(np.prod(shape))
-    return 2.0 * jnp.sin(1.0 + number + 2.4 * jnp.arange(size)).reshape(shape)
+def _scattered(
+    program: Callable, names: Sequence[str], number: Array, arguments: Arguments
+) -> Params:
+    """Parameters far apart, no two alike: numbers between -2 and 2 on the line of each."""
+
+    def spread(site: dict[str, Any]) -> Array | None:
+        def place(shape: tuple[int, ...]) -> Array:
+            first = 1.0 + number + zlib.crc32(site["name"].encode()) % 1000
+            return 2.0 * jnp.sin(first + 2.4 * jnp.arange(math.prod(shape))).reshape(shape)
+
+        return at_place(site, place)
+
+    trace = trace_of(handlers.substitute(program, substitute_fn=spread), arguments)
+    return {name: trace[name]["value"] for name in names}
 
 
 def _joined(leaves: list, tree: Any, place: list[int], given: Sequence[Any]) -> Arguments:
@@ -282,18 +292,25 @@ def _changes(
     half = np.arange(len(sets)) >= len(codes)
     owner = np.array([v for v, _ in codes] + moving)
 
-    def at(given: list[Array], seed: Array) -> tuple[dict[str, Array], dict[str, Array]]:
-        arguments, key = join(given), random.key(seed)
-        params = anywhere(model, graph, random.fold_in(key, 0), arguments)
-        states, others, chosen = [], [], []
-        plates = [random.bernoulli(random.fold_in(key, 1 + i), shape=(n,))
-                  for i, (*_, n) in enumerate(graph.plates)]  # fmt: skip
-        for v, variable in enumerate(graph.variables):
-            own = random.split(random.fold_in(key, 1000 + v))
-            cells, count = (int(np.prod(variable.sizes)), variable.size), variable.num_values
-            states.append(random.randint(own[0], cells, 0, count))
-            step = random.randint(own[1], cells, 1, max(count, 2))
-            others.append((states[-1] + step) % count)
+    # By NumPy: random numbers of JAX would be most of what is compiled.
+    generator = np.random.default_rng(0)
+    shapes = [(int(np.prod(x.sizes)), x.size) for x in graph.variables]
+    points = max(2, min(NUM_POINTS, MOST_CELLS // max(1, sum(map(math.prod, shapes)))))
+    states, others = [], []
+    for variable, shape in zip(graph.variables, shapes, strict=True):
+        count = variable.num_values
+        states.append(generator.integers(0, count, (points, *shape)))
+        others.append((states[-1] + generator.integers(1, max(count, 2), (points, *shape))) % count)
+    picked = [generator.random((points, n)) < 0.5 for *_, n in graph.plates]
+    drawn = np.arange(points), states, others, picked
+
+    def at(given: list[Array], point: Any) -> tuple[dict[str, Array], dict[str, Array]]:
+        arguments = join(given)
+        number, states, others, plates = point
+        program = handlers.seed(model, 0)  # here: a key made outside would be of an outer trace
+        params = _scattered(program, graph.parameters, number, arguments)
+        chosen = []
+        for variable in graph.variables:
             mask = jnp.ones((1,) * len(graph.plates), bool)
             for i, plate in enumerate(graph.plates):
                 shape = [-1 if j == i else 1 for j in range(len(plates))]
@@ -323,16 +340,16 @@ def _changes(
         both = jnp.stack([jnp.asarray(half)] * 2, 1)
         return lax.map(change, (jnp.asarray(sets), both, jnp.asarray(owner)))
 
-    def claim(given: list[Array]) -> tuple[dict[str, Array], dict[str, Array]]:
-        shapes = jax.tree.leaves(jax.eval_shape(partial(at, given), 0)[0])
-        work = sum(x.size for x in shapes) * int(np.prod([n for *_, n in graph.plates]))
-        points = max(2, min(NUM_POINTS, MOST_CELLS * len(sets) // max(1, work)))
-        first = at(given, jnp.zeros((), int))
+    def claim(given: list[Array], drawn: Any) -> tuple[dict[str, Array], dict[str, Array]]:
+        shapes = jax.eval_shape(at, given, jax.tree.map(lambda x: x[0], drawn))
 
-        def more(so_far: Any, seed: Array) -> tuple[Any, None]:
-            return jax.tree.map(jnp.logical_or, so_far, at(given, seed)), None
+        def more(so_far: Any, point: Any) -> tuple[Any, None]:
+            return jax.tree.map(jnp.logical_or, so_far, at(given, point)), None
 
-        return lax.scan(more, first, jnp.arange(1, points))[0]
+        first = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        work = sum(x.size for x in shapes[0].values()) * math.prod(n for *_, n in graph.plates)
+        few = max(2, min(points, MOST_CELLS * len(sets) // max(1, work)))
+        return lax.scan(more, first, jax.tree.map(lambda x: x[:few], drawn))[0]
 
-    found, elsewhere = at_once(claim)(given)
+    found, elsewhere = at_once(claim)(given, drawn)
     return found, [name for name, x in elsewhere.items() if x.any()]

@@ -18,6 +18,7 @@ from numpyro.distributions import constraints
 from numpyro.distributions.util import validate_sample
 from numpyro.primitives import Messenger
 
+from ..compiling import remembered
 from ..numerics.log_sums import log_total
 from ..rows.chunks import Rows
 from ..types import Arguments, Params
@@ -369,13 +370,23 @@ class StateMixture(dist.Distribution):
         """log Σ_s p(s, values) of every row, (num_data,)."""
         if self.plan.by_chunk is not None:
             return self._by_chunk(values, self.plan.by_chunk)
-        parts, (num_data,) = self._parts(values), self.batch_shape
-        return log_sum(parts.log_weights, parts.sites, num_data, self.plan.bits)
+        (num_data,), bits, parts_at = self.batch_shape, self.plan.bits, self._parts
 
-    def _parts(self, values: Params) -> Parts:
-        program = handlers.seed(handlers.substitute(self.model, data=values), 0)
-        layers, tables = self.plan[:2]
-        return parts_of(program, layers, self.given, tables, self.arguments, set(values))
+        def total(given: Params, values: Params) -> Array:
+            parts = parts_at(given, values)
+            return log_sum(parts.log_weights, parts.sites, num_data, bits)
+
+        return remembered(total)(self.given, values)
+
+    @property
+    def _parts(self) -> Callable[[Params, Params], Parts]:
+        model, (layers, tables, *_), arguments = self.model, self.plan, self.arguments
+
+        def parts_at(given: Params, values: Params) -> Parts:
+            program = handlers.seed(handlers.substitute(model, data=values), 0)
+            return parts_of(program, layers, given, tables, arguments, set(values))
+
+        return parts_at
 
     def _by_chunk(self, values: Params, rows: Rows) -> Array:
         (anatomy,), (table,), bits = self.plan[:3]
@@ -410,7 +421,7 @@ class StateMixture(dist.Distribution):
             raise ProgramError(
                 "where data are given nothing is drawn in their place: call the program without"
             )
-        parts, table, layer = self._parts(self.before), plan.tables[-1], plan.layers[-1]
+        parts, table, layer = self._parts(self.given, self.before), plan.tables[-1], plan.layers[-1]
         weights = parts.log_weights
         for part in parts.sites:
             weights = weights + part.log_prob(*self.batch_shape)

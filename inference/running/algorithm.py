@@ -150,10 +150,10 @@ class Algorithm(abc.ABC):
     def num_rows(self, args: tuple, kwargs: dict[str, Any]) -> int:
         """How many data there are in these arguments of the program.
 
-        -1 where rows read one another: NumPy's arrays may be indices then, and keep their values.
+        -1 where latents of rows meet: NumPy's arrays may be indices then, and keep their values.
         """
         _, anatomy = inspect_all(self.model, args, kwargs, self.plate)
-        return -1 if anatomy.crossed else anatomy.num_data
+        return -1 if anatomy.crossed or anatomy.meeting else anatomy.num_data
 
     def may_stop(self, state: Any) -> bool | Array:
         """Whether a loss that stands still is the end, and not that of a stage only."""

@@ -12,13 +12,13 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BUDGETS = {
-    "inference/reading": 4856,
+    "inference/reading": 4879,
     "inference/running": 1229,
     "inference/certificates": 999,
     "inference/rows": 445,
     "inference/compiling.py": 165,
     "inference/numerics": 673,
-    "inference/methods": 7827,
+    "inference/methods": 7832,
     "inference/baselines": 625,
     "inference/evaluation": 1384,
     "inference/posterior": 553,

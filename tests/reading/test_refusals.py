@@ -46,6 +46,27 @@ def test_spike_and_slab():
     assert set(sampled(NUTS(marginal(entry.program)), *entry.args)) == {"noise", "size"}
 
 
+def test_a_program_without_parameters():
+    """The advice gives the posterior that BUGS prints for Asia, from draws."""
+    entry = ZOO["asia"]
+    with pytest.raises(ProgramError, match=r"EM\(model\).posterior\(\{\}, data\)"):
+        EM(entry.program).run(random.key(0), 2, *entry.args)
+    found = EM(entry.program).posterior({}, *entry.args)
+    near(found.evidence, density(entry.program, entry.args, {}))
+    printed = {"bronchitis": 0.811, "cancer": 0.101, "smoking": 0.628, "tuberculosis": 0.089,
+               "xray": 0.223}  # fmt: skip
+    for name, probability in printed.items():
+        near(found.probabilities[name][1], probability, 5e-3)
+
+    def program(y):
+        with numpyro.plate("data", len(y)):
+            z = numpyro.sample("z", dist.Bernoulli(0.3))
+            numpyro.sample("y", dist.Normal(z, 1.0), obs=y)
+
+    with pytest.raises(ProgramError, match="no parameters to learn"):
+        EM(program).run(random.key(0), 2, Y)
+
+
 def test_continuous_latents_of_rows():
     def program(y):
         share = numpyro.sample("share", dist.Beta(2.0, 2.0))

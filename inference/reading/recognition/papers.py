@@ -417,7 +417,7 @@ def _candidates(anatomy: Anatomy) -> list[Form]:
         Form.MACHINE: bits and kinds == {"binary"},
         Form.NOISY_OR: bits and kinds == {"noisy-or"},
     }
-    return [form for form, fits in possible.items() if fits]
+    return [form for form, fits in possible.items() if fits and anatomy.parameters]
 
 
 def _recognise(
