@@ -46,7 +46,7 @@ def of(source: str, *args: Any, em: str = "", most: int = 0) -> Callable:
 
 
 def bits(*shape: int, rate: float = 0.5) -> np.ndarray:
-    return (RNG.random(shape) < rate).astype(np.int32)
+    return (RNG.random(shape) < rate).astype(int)
 
 
 def sure() -> dist.Distribution:
@@ -56,7 +56,7 @@ def sure() -> dist.Distribution:
 # --- the Stan user's guide
 
 
-@of("Stan guide", RNG.poisson(3.0, 6))
+@of("Stan guide", RNG.poisson(3.0, 6), em="outside the plate")
 def change_point(disasters):
     early = numpyro.sample("early", dist.Exponential(1.0))
     late = numpyro.sample("late", dist.Exponential(1.0))
@@ -232,7 +232,7 @@ def dynamic_occupancy(y):
             here = jnp.where(z == 1, 1 - loss, gain)
 
 
-@of("Kéry & Schaub", np.array([[2, 1], [0, 1], [3, 3]]), most=6)
+@of("Kéry & Schaub", np.array([[2, 1], [0, 1], [3, 3]]), most=14)
 def n_mixture(y):
     rate = numpyro.sample("rate", dist.Gamma(2, 1))
     p = numpyro.sample("p", dist.Beta(2, 2))
@@ -291,7 +291,7 @@ def annotation_dawid_skene(positions, annotations):
             numpyro.sample("y", dist.Categorical(Vindex(beta)[positions, c, :]), obs=annotations)
 
 
-@of("NumPyro annotation", POSITIONS, ANNOTATIONS[:2], em="sample every latent of a datum|plate")
+@of("NumPyro annotation", POSITIONS, ANNOTATIONS[:2])
 def annotation_mace(positions, annotations):
     with numpyro.plate("annotator", J):
         epsilon = numpyro.sample("epsilon", dist.Dirichlet(jnp.full(K, 10.0)))
@@ -386,7 +386,7 @@ def hmm_1(sequences, lengths):
                 numpyro.sample("y", dist.Bernoulli(probs_y[x.squeeze(-1)]), obs=y)
         return (x, t + 1), None
 
-    x_init = jnp.zeros((sequences.shape[0], 1), jnp.int32)
+    x_init = jnp.zeros((sequences.shape[0], 1), int)
     scan(step, (x_init, 0), jnp.swapaxes(sequences, 0, 1))
 
 
@@ -406,8 +406,8 @@ def hmm_2(sequences, lengths):
                 numpyro.sample("y", dist.Bernoulli(probs_y[x, y_prev, tones]), obs=y)
         return (x, y, t + 1), None
 
-    x_init = jnp.zeros((sequences.shape[0], 1), jnp.int32)
-    y_init = jnp.zeros((sequences.shape[0], 2), jnp.int32)
+    x_init = jnp.zeros((sequences.shape[0], 1), int)
+    y_init = jnp.zeros((sequences.shape[0], 2), int)
     scan(step, (x_init, y_init, 0), jnp.swapaxes(sequences, 0, 1))
 
 
@@ -429,7 +429,7 @@ def hmm_3(sequences, lengths):
                 numpyro.sample("y", dist.Bernoulli(probs_y[w, x, tones]), obs=y)
         return (w, x, t + 1), None
 
-    init = jnp.zeros((sequences.shape[0], 1), jnp.int32)
+    init = jnp.zeros((sequences.shape[0], 1), int)
     scan(step, (init, init, 0), jnp.swapaxes(sequences, 0, 1))
 
 
@@ -451,7 +451,7 @@ def hmm_4(sequences, lengths):
                 numpyro.sample("y", dist.Bernoulli(probs_y[w, x, tones]), obs=y)
         return (w, x, t + 1), None
 
-    init = jnp.zeros((sequences.shape[0], 1), jnp.int32)
+    init = jnp.zeros((sequences.shape[0], 1), int)
     scan(step, (init, init, 0), jnp.swapaxes(sequences, 0, 1))
 
 
@@ -473,8 +473,8 @@ def hmm_6(sequences, lengths):
                 numpyro.sample("y", dist.Bernoulli(probs_y[x_curr.squeeze(-1)]), obs=y)
         return (x_prev, x_curr, t + 1), None
 
-    x_prev = jnp.zeros((sequences.shape[0], 1), jnp.int32)
-    x_curr = jnp.zeros((sequences.shape[0], 1), jnp.int32)
+    x_prev = jnp.zeros((sequences.shape[0], 1), int)
+    x_curr = jnp.zeros((sequences.shape[0], 1), int)
     scan(step, (x_prev, x_curr, 0), jnp.swapaxes(sequences, 0, 1), history=2)
 
 
@@ -494,7 +494,7 @@ def _recapture(history, survival, p):
             numpyro.sample("y", dist.Bernoulli(p(t) * z), obs=seen)
         return (first | seen.astype(bool), z), None
 
-    z, first = jnp.ones(n, jnp.int32), jnp.asarray(history[:, 0], bool)
+    z, first = jnp.ones(n, int), jnp.asarray(history[:, 0], bool)
     scan(step, (first, z), (history[:, 1:].T, np.arange(steps - 1)))
 
 
@@ -631,7 +631,10 @@ def tracking(observations):
 # --- PyMC
 
 
-@of("PyMC marginalised coal mining", RNG.poisson(3.0, 5), np.array([1, 1, 0, 1, 1], bool))
+@of(
+    "PyMC marginalised coal mining", RNG.poisson(3.0, 5), np.array([1, 1, 0, 1, 1], bool),
+    em="outside the plate",
+)  # fmt: skip
 def coal_mining(disasters, seen):
     early = numpyro.sample("early_rate", dist.Exponential(1.0))
     late = numpyro.sample("late_rate", dist.Exponential(1.0))
@@ -735,7 +738,7 @@ STAGNANT_Y = np.array([
 ])  # fmt: skip
 
 
-@of("BUGS Stagnant", STAGNANT_X, STAGNANT_Y)
+@of("BUGS Stagnant", STAGNANT_X, STAGNANT_Y, em="outside the plate")
 def stagnant(x, y):
     """The interval of the change is a category, its place in it uniform: BUGS has one uniform."""
     ends = np.unique(x[4:26])
@@ -751,7 +754,7 @@ def stagnant(x, y):
         numpyro.sample("y", dist.Normal(alpha + slope * (x - change), sigma), obs=y)
 
 
-@of("BUGS Asia", 1, 1)
+@of("BUGS Asia", 1, 1, em="no parameters to learn")
 def asia(visit, dyspnoea):
     smoking = numpyro.sample("smoking", dist.Bernoulli(0.5))
     tuberculosis = numpyro.sample("tuberculosis", dist.Bernoulli(0.05 if visit else 0.01))
@@ -854,7 +857,7 @@ def iohmm_reg(y, u):
 # --- networks
 
 
-@of("Dice burglary alarm", 1)
+@of("Dice burglary alarm", 1, em="no parameters to learn")
 def burglary(called):
     earthquake = numpyro.sample("earthquake", dist.Bernoulli(0.0001))
     burglary = numpyro.sample("burglary", dist.Bernoulli(0.001))
@@ -865,7 +868,7 @@ def burglary(called):
     numpyro.sample("called", dist.Delta(1.0 * wakes * working), obs=1.0 * called)
 
 
-@of("R2 wet grass", 1)
+@of("R2 wet grass", 1, em="no parameters to learn")
 def wet_grass(wet):
     cloudy = numpyro.sample("cloudy", dist.Bernoulli(0.5))
     rain = numpyro.sample("rain", dist.Bernoulli(jnp.where(cloudy == 1, 0.8, 0.2)))
@@ -932,7 +935,7 @@ def block_model(linked, pair):
         numpyro.sample("linked", dist.Bernoulli(jnp.where(same, inside, between)), obs=linked)
 
 
-@of("spike and slab", RNG.normal(size=(5, 3)), RNG.normal(size=5))
+@of("spike and slab", RNG.normal(size=(5, 3)), RNG.normal(size=5), em="continuous")
 def spike_and_slab(design, y):
     noise = numpyro.sample("noise", dist.HalfNormal(1.0))
     with numpyro.plate("columns", design.shape[1]):
