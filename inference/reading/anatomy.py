@@ -39,6 +39,10 @@ class ChainError(ProgramError):
     for themselves."""
 
 
+class GraphError(ChainError):
+    """Discrete latents of several plates, or of none: they are summed as a graph."""
+
+
 class Latent(NamedTuple):
     """An unobserved site of the data plate, for `num_data` rows."""
 
@@ -368,7 +372,7 @@ def _check_sizes(trace: dict, latents: list[Latent], parameters: list[str]) -> N
 
 def _data_plate(trace: dict, sites: Sequence[str] | None, plate: str | None, frames: dict) -> str:
     # EM sums discrete latents of a loop, or of several plates, all the same.
-    refusal = ChainError if any(map(is_latent, trace.values())) else ProgramError
+    refusal = GraphError if any(map(is_latent, trace.values())) else ProgramError
     if not frames:
         raise refusal(
             "the program has no numpyro.plate: put what belongs to one datum inside "

@@ -180,12 +180,15 @@ def _joined(leaves: list, tree: Any, place: list[int], given: Sequence[Any]) -> 
 
 
 def _like(leaf: Any, seed: int) -> np.ndarray:
-    """A value for an argument without one. Masks are open, so that all that they may show does."""
+    """A value for an argument without one. Masks are open, so that all that they may show does.
+
+    Integers are zeros and ones, then zeros: where one is an index, fewer elements are read.
+    """
     if leaf.dtype == bool:
         return np.ones(leaf.shape, bool)
     generator = np.random.default_rng(seed)
     if jnp.issubdtype(leaf.dtype, jnp.integer):
-        return generator.integers(0, 2, leaf.shape).astype(leaf.dtype)
+        return generator.integers(0, 1 if seed else 2, leaf.shape).astype(leaf.dtype)
     return generator.normal(size=leaf.shape).astype(leaf.dtype)
 
 

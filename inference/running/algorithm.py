@@ -15,7 +15,7 @@ import jax
 from jax import Array
 from jax.sharding import Mesh
 
-from ..reading.anatomy import Anatomy, ProgramError, inspect
+from ..reading.anatomy import Anatomy, GraphError, ProgramError, inspect
 from ..reading.arguments import check_kinds, rows_of
 from ..reading.log_joint import Structure, find_structure
 from ..reading.reader import examined, inspect_all
@@ -152,7 +152,10 @@ class Algorithm(abc.ABC):
 
         -1 where latents of rows meet: NumPy's arrays may be indices then, and keep their values.
         """
-        _, anatomy = inspect_all(self.model, args, kwargs, self.plate)
+        try:
+            _, anatomy = inspect_all(self.model, args, kwargs, self.plate)
+        except GraphError:
+            return -1
         return -1 if anatomy.crossed or anatomy.meeting else anatomy.num_data
 
     def may_stop(self, state: Any) -> bool | Array:

@@ -108,6 +108,14 @@ def test_an_index_without_a_value_is_refused_and_the_advice_runs():
     near(data_alone(params, label), advised)
 
 
+def test_an_index_without_a_value_is_refused_where_rows_are_alike():
+    """The groups that any row reads are asked for, not those that each does."""
+    entry = ZOO["ragged_groups"]
+    whole = lambda p, *data: log_density(marginal(entry.program), data, {}, p)[0]  # noqa: E731
+    with pytest.raises(ProgramError, match="has no value yet"):
+        jax.jit(whole)({"effect": jnp.zeros(2)}, *entry.args)
+
+
 def test_em_climbs_the_evidence_of_latents_that_meet():
     """Spins on a list of edges: the loss is that of all states, and no step goes up."""
     y, edges = ZOO["ising_edges"].args
