@@ -322,7 +322,11 @@ class Lineages:
             anatomy.check_rows_are_apart()
         except ChainError:  # it has steps, or rows that meet, and the search uses all of them
             leaves, tree = jax.tree.flatten((args, kwargs))
-            return Rows((), tuple(leaves), tree, 0)
+            try:
+                count = min(0, self.num_rows(args, kwargs))  # -1: NumPy's arrays keep their values
+            except ChainError:
+                count = 0
+            return Rows((), tuple(leaves), tree, count)
         return rows_of(anatomy, args, kwargs)
 
     def fewer(self, key: Array, rows: Rows) -> Rows:

@@ -12,7 +12,7 @@ from jax import nn, random
 from numpyro.ops.indexing import Vindex
 from tools import near
 
-from inference import EM, ProgramError, log_likelihood
+from inference import EM, ProgramError, Search, log_likelihood
 
 POSITIONS = np.array([0, 0, 1, 2])  # the first annotator looks twice
 RNG = np.random.default_rng(0)
@@ -106,3 +106,26 @@ def test_a_size_may_be_a_value_of_numpy_rows(name):
         EM(program).run(random.key(0), 5, POSITIONS, jnp.asarray(LABELS))
     with pytest.raises(ProgramError, match="as one of NumPy's"):
         EM(program).run(random.key(0), 5, jnp.asarray(POSITIONS), LABELS, num_classes=3)
+
+
+def hard_items(item, right):
+    """A table with a row for each answer: which item it is of stands in a column."""
+    share = numpyro.sample("share", dist.Beta(2.0, 2.0))
+    with numpyro.plate("items", 4):
+        hard = numpyro.sample("hard", dist.Bernoulli(share))
+    with numpyro.plate("answers", len(right)):
+        probs = jnp.where(hard[item] == 1, 0.3, 0.8)
+        numpyro.sample("right", dist.Bernoulli(probs), obs=right)
+
+
+def test_em_searches_over_starts_where_an_argument_is_an_index():
+    item, right = np.arange(20) % 4, RNG.integers(0, 2, 20)
+    em = EM(hard_items, search=Search(num_lineages=2, screening=2, rounds=1, steps=2))
+    result = em.run(random.key(0), 40, item, right)
+    share, wanted = float(result.params["share"]), 0.0
+    for i in range(4):
+        seen = right[item == i]
+        easy, hard = (np.prod(np.where(seen, p, 1 - p)) for p in (0.8, 0.3))
+        wanted -= np.log((1 - share) * easy + share * hard)
+    near(result.losses[-1], wanted, 1e-4)
+    assert len(result.optima.values) == 2
