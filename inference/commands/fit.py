@@ -206,6 +206,10 @@ def main(namespace: argparse.Namespace) -> int:
     page = check_output("--report", namespace.report, (".html",))
     namespace.drop = [*namespace.drop, *namespace.outcomes]
     given, hidden = hide(open_given(namespace, vary=True), namespace)
+    if namespace.outcomes:
+        from .fit_report import outcomes
+
+        outcomes(given, namespace)  # before the work, since it may refuse
     if namespace.image is not None and math.prod(namespace.image) != len(given.table.columns):
         size, count = "x".join(map(str, namespace.image)), len(given.table.columns)
         raise InputError(f"--image {size}: the table has {count} columns")

@@ -160,12 +160,13 @@ def report(
         said = [*said, "", title, *table_of(effects)]
         lines_of = range(1, len(effects["effect"]) + 1)
         tables["effects"] = Written(effects, "line", list(lines_of), "line", title)
-    if namespace.outcomes:
-        if classes is None:
-            raise InputError(f"--outcomes: {given.name} has no classes to predict them")
-        found = _outcomes(classes.posterior, namespace)
-        said = [*said, "", OUTCOME_TITLE, *table_of(found)]
-        lines_of = range(1, len(found["outcome"]) + 1)
+    if namespace.outcomes and classes is not None:
+        rows = [
+            row for name, (values, names) in outcomes(given, namespace).items()
+            for row in outcome_rows(name, three_step(classes.posterior, values, bool(names)), names)
+        ]  # fmt: skip
+        found = {x: np.array([row[x] for row in rows]) for x in rows[0]}
+        said, lines_of = [*said, "", OUTCOME_TITLE, *table_of(found)], range(1, len(rows) + 1)
         tables["outcomes"] = Written(found, "line", list(lines_of), "line", OUTCOME_TITLE)
     if measures:
         value = {"value": list(measures.values())}
@@ -288,12 +289,16 @@ def _classes(given: Given, point: dict, errors: dict, num_free: float, bounds: A
     )
 
 
-def _outcomes(posterior: np.ndarray, namespace: argparse.Namespace) -> dict[str, Any]:
-    """The columns of the table of outcomes: numbers of more than two values have means."""
+def outcomes(given: Given, namespace: argparse.Namespace) -> dict[str, tuple]:
+    """Columns that classes are to predict, and names of categories: none of numbers."""
+    from ..items.classes import open_classes
+
+    if open_classes(given.program, ((given.table.values,), given.kwargs)) is None:
+        raise InputError(f"--outcomes: {given.name} has no classes to predict them")
     cells = read_cells(namespace.data, header=namespace.header, key=namespace.key, kind="real")
-    if len(cells.cells) != len(posterior):
+    if len(cells.cells) != len(given.table.values):
         raise InputError("--outcomes: wanted one row for each person, without --weights or --long")
-    lines: list[dict[str, Any]] = []
+    found = {}
     for name in namespace.outcomes:
         column = Column.of(cells, cells.columns.index(name))
         real = ~np.isin(column.words, namespace.missing)
@@ -303,9 +308,8 @@ def _outcomes(posterior: np.ndarray, namespace: argparse.Namespace) -> dict[str,
         numbers = len(names) > 2 and bool((column.sorts == "number")[real].all())
         within = np.full(len(real), np.nan)
         within[real] = column.numbers[real] if numbers else place
-        found = three_step(posterior, column.spread(within, np.nan), not numbers)
-        lines += outcome_rows(name, found, () if numbers else tuple(names))
-    return {x: np.array([line[x] for line in lines]) for x in lines[0]}
+        found[name] = column.spread(within, np.nan), () if numbers else tuple(names)
+    return found
 
 
 def _class_tables(study: Any, given: Given, namespace: argparse.Namespace) -> dict[str, Written]:

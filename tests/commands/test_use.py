@@ -132,7 +132,7 @@ def test_errors_are_printed_beside_converged_maxima_of_the_likelihood(monkeypatc
 
     def report(settings=(), **more):
         contender = SimpleNamespace(kind="point")
-        asked = SimpleNamespace(rotation="none", group=None, id=None, posterior=False)
+        asked = SimpleNamespace(rotation="none", group=None, id=None, posterior=False, outcomes=())
         return fit_report.report(
             given, "QuadratureEM", contender, params, {**facts, **more}, dict(settings), asked
         )[0]

@@ -8,6 +8,7 @@ from scipy.special import log_softmax, softmax
 from scipy.stats import norm
 
 from inference.cli import main
+from inference.commands import fit
 from inference.items.outcomes import misplaced, three_step
 
 
@@ -113,3 +114,17 @@ def test_fit_prints_outcomes_that_take_no_part_in_it(tmp_path, monkeypatch, caps
         for c in (1, 2):
             assert abs(row[f"class_{c}"] - wanted[c - 1]) < 3 * row[f"class_{c}_se"] < 0.5
     assert (table["p_value"] < 1e-4).all()
+
+
+def test_outcomes_are_refused_before_the_fit(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    frame = pd.DataFrame(np.arange(40).reshape(10, 4) % 3 % 2, columns=list("abcd"))
+    frame.assign(land="x", income=range(10)).to_csv("t.csv", index=False)
+    monkeypatch.setattr(fit, "fit_table", lambda *_: pytest.fail("it ran"))
+    for model, words in (
+        (["2PL"], "latent_trait has no classes to predict them"),
+        (["LCA", "--set", "num_classes=2"], "land has one value"),
+    ):
+        typed = ["--data", "t.csv", "--out", "t.nc", "--outcomes", "land,income"]
+        assert main(["fit", *model, *typed]) == 2
+        assert words in capsys.readouterr().err
