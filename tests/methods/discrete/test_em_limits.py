@@ -49,7 +49,7 @@ def global_bit(data, *, num_causes):
 DATA = np.ones((NUM_DATA, NUM_FEATURES))
 BITS = np.random.default_rng(0).integers(0, 2, DATA.shape).astype(np.float32)
 BAD = {
-    "no_plate": (EM(no_plate), DATA, "no numpyro.plate"),
+    "no_plate": (EM(no_plate), DATA, "nothing that depends on the latents is observed"),
     "fixed_plate": (EM(fixed_plate), DATA, "take its size from the data"),
     "global_bit": (EM(global_bit), DATA, "'switch' is discrete and outside the plate"),
     "too_active": (
