@@ -108,9 +108,9 @@ for j, ax in enumerate(axes):
     ax.imshow(confusion[j], cmap="Blues", vmin=0, vmax=1)
     for k in range(4):
         for g in range(4):
-            dark = confusion[j, k, g] > 0.5
-            ax.text(g, k, f"{confusion[j, k, g]:.2f}".lstrip("0"), fontsize=8,
-                    ha="center", va="center", color="white" if dark else "black")  # fmt: skip
+            shade = "white" if confusion[j, k, g] > 0.5 else "black"
+            words = f"{confusion[j, k, g]:.2f}".lstrip("0")
+            ax.text(g, k, words, fontsize=8, ha="center", va="center", color=shade)
     ax.set(title=f"doctor {j + 1}", xlabel="says", xticks=range(4), yticks=range(4))
     ax.set_xticklabels(range(1, 5))
     ax.set_yticklabels(range(1, 5))

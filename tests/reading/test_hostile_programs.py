@@ -47,7 +47,6 @@ def written(**lines):
 
 
 BAD = {
-    "no plate": ({"plate": "handlers.mask(mask=True)", "obs": "data[0]"}, "no numpyro.plate"),
     "wrong plate": (
         {"plate": "plate('columns', 3)", "obs": "data[:3]"},
         "the plate 'columns' has 3 rows, but no argument",
@@ -81,6 +80,18 @@ def test_a_bad_program_is_refused_by_name(case):
     lines, words = BAD[case]
     with refused(words):
         EM(written(**lines)).run(random.key(0), 1, DATA, progress_bar=False)
+
+
+def test_em_sums_the_latents_of_a_program_without_a_plate():
+    program, row = written(plate="handlers.mask(mask=True)", obs="data[0]"), DATA[0]
+    start = np.array([[0.5, -1.0, 0.3], [1.2, 0.1, -0.7]])
+    total = 0.0
+    for state in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        on = 1 / (1 + np.exp(-(np.array(state) @ start)))
+        total += np.prod(np.where(state, 0.3, 0.7)) * np.prod(np.where(row, on, 1 - on))
+    em = EM(program, search=None)
+    result = em.run(random.key(0), 1, DATA, init_params={"weights": jnp.asarray(start)})
+    near(result.losses[0], -np.log(total))
 
 
 @pytest.mark.parametrize("logits", [
