@@ -71,8 +71,8 @@ def cell(row: dict, column: str) -> str:
             texts.append(f"> {row['limit']:g}" if mark else "–")
         else:
             texts.append(f"{seconds:.2g}" if seconds < 10 else f"{seconds:.0f}")
-    points = column in ("bespoke", "MAP")
-    return texts[0] if points or texts == ["–", "–"] else " / ".join(texts)
+    alone = column in ("bespoke", "MAP") or texts[0] == texts[1]
+    return texts[0] if alone else " / ".join(texts)
 
 
 def section(rows: list[dict]) -> str:
