@@ -61,6 +61,8 @@ def test_over_several_data_sets_times_are_put_together_and_scores_are_of_the_fir
     assert pooled.headline == (
         "ours first, 1 s; theirs as near after 16 s, 16 (0.81 to 316) times as long; no intervals."
     )
+    two = combine(repeat(one, 2))
+    assert ratio(two.rows, two.about) == pytest.approx([8.0])
 
 
 def test_a_method_that_does_not_arrive_on_a_later_data_set_has_not_arrived():
