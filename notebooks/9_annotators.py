@@ -15,8 +15,7 @@
 # **Which grade is right for each patient, and how does each anaesthetist err?**
 #
 # The table is that of A. P. Dawid and A. M. Skene, *Maximum likelihood estimation of
-# observer error-rates using the EM algorithm* (1979), the paper that is behind most of
-# today's methods for labels of a crowd.
+# observer error-rates using the EM algorithm* (1979).
 
 # %% tags=["parameters"]
 import jax.numpy as jnp
@@ -96,11 +95,11 @@ print(fit.optima)
 # ## Who errs, and how?
 #
 # A square is the probability of a grade (column) where another is right (row). On the
-# diagonal the doctor is right. Grades are numbered as the doctors use them: each kind of
-# patient is named after the grade that it is given most often.
+# diagonal the doctor is right. EM does not know which of its classes is which grade:
+# each grade names the class to which it is given most often.
 
 # %%
-said = np.einsum("jkl->kl", np.asarray(fit.params["confusion"]))
+said = np.asarray(fit.params["confusion"]).sum(0)
 order = [int(said[:, grade].argmax()) for grade in range(4)]
 confusion = np.asarray(fit.params["confusion"])[:, order]
 figure, axes = plt.subplots(1, 5, figsize=(11, 2.6), layout="constrained")
@@ -138,6 +137,6 @@ for j in range(5):
 #
 # - A table of labels needs no square form: the program reads the latent of an item
 #   through an index, and `EM` and `posterior_draws` take it as it stands.
-# - The best optimum need not be the one that a sensible start leads to. Starts that
-#   disagree by little in likelihood may disagree in what they say of rare grades.
+# - The best optimum need not be the one that a sensible start leads to: from the votes
+#   EM ends 1.3 nats below the best, with other shares of the middle grades.
 # - Report intervals: for rare grades the data say little about a doctor.

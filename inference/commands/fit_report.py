@@ -13,7 +13,7 @@ from latentbits.models.data.encoding import Column
 from latentbits.models.data.tables import read_cells
 
 from ..files.catalogue import find_method
-from ..items.classes import CLASS_TITLE, PROFILE_TITLE
+from ..items.classes import CLASS_TITLE, PROFILE_TITLE, open_classes, study_classes
 from ..items.covariates import ARGUMENT, effects_table
 from ..items.outcomes import TITLE as OUTCOME_TITLE
 from ..items.outcomes import outcome_rows, three_step
@@ -277,8 +277,6 @@ def _items(
 
 
 def _classes(given: Given, point: dict, errors: dict, num_free: float, bounds: Any) -> Any:
-    from ..items.classes import study_classes
-
     table = given.table
     called = {"words": ("no", "yes"), "-1/+1": ("-1", "1")}
     own = table.levels or ((),) * len(table.columns)
@@ -291,8 +289,6 @@ def _classes(given: Given, point: dict, errors: dict, num_free: float, bounds: A
 
 def outcomes(given: Given, namespace: argparse.Namespace) -> dict[str, tuple]:
     """Columns that classes are to predict, and names of categories: none of numbers."""
-    from ..items.classes import open_classes
-
     if open_classes(given.program, ((given.table.values,), given.kwargs)) is None:
         raise InputError(f"--outcomes: {given.name} has no classes to predict them")
     cells = read_cells(namespace.data, header=namespace.header, key=namespace.key, kind="real")

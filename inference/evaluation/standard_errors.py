@@ -228,9 +228,9 @@ def finish(
     >>> float(there["probs"].round(4)[0, 0]), round(value, 4), left < 1e-7
     (0.25, -2.2493, True)
     """
-    hill, left = Hill(model, params, args, kwargs, prior=prior), np.inf
+    surface, left = Surface(model, params, args, kwargs, prior=prior), np.inf
     for _ in range(MOST_CLIMBS):
-        at, step = hill.at, np.zeros(len(hill.at.point))
+        at, step = surface.at, np.zeros(len(surface.at.point))
         linear = all(np.isin(x.round(9), (-1.0, 0.0, 1.0)).all() for x in at.carry.values())
         if at.slope is None or not linear or not np.isfinite(at.information).all():
             return params, np.nan, np.inf
@@ -239,8 +239,8 @@ def finish(
         there, left = newton(*within, (at.box[0][free], at.box[1][free]))
         for share in 0.5 ** np.arange(8.0) if left > ENOUGH else ():
             step[free] = share * (there - at.point[free])
-            hill.stand({x: v + at.carry[x] @ step for x, v in at.params.items()})
-            if hill.at.value > at.value:
+            surface.stand({x: v + at.carry[x] @ step for x, v in at.params.items()})
+            if surface.at.value > at.value:
                 break
         else:
             break
@@ -278,7 +278,7 @@ def undetermined_words(lost: int) -> str:
     return f"{some} not determined by these data"
 
 
-class Hill:
+class Surface:
     """The log likelihood of a program on its data, in float64.
 
     :ivar at: it and its derivatives at some parameters.
@@ -309,7 +309,7 @@ class Hill:
             return jax.device_get(compiled(function, rows)(rows.leaves, *inputs))
 
 
-class Maximum(Hill):
+class Maximum(Surface):
     """A maximum of the likelihood of a program on its data.
 
     Parameters on their way to a bound are put there, and others that have one moved to where the

@@ -8,6 +8,7 @@ from jax import random
 from numpy.polynomial.hermite_e import hermegauss
 from scipy.optimize import minimize
 from scipy.special import expit, log_softmax, logsumexp
+from tools import hessian_of
 
 from inference import EM, QuadratureEM, standard_errors
 from inference.cli import main
@@ -112,13 +113,7 @@ def test_fit_is_the_maximum_that_scipy_finds(name):
     assert function(own) == pytest.approx(value, abs=1e-6)
     assert own == pytest.approx(best, abs=2e-3)
     # The errors of the effects, from a numerical Hessian.
-    step, size = 1e-3, len(own)
-    units = step * np.eye(size)
-    hessian = np.array([
-        [function(own + a + b) - function(own + a - b) - function(own - a + b)
-         + function(own - a - b) for a in units] for b in units
-    ]) / (4 * step**2)  # fmt: skip
-    spread = np.sqrt(np.diagonal(np.linalg.inv(-hessian)))
+    spread = np.sqrt(np.diagonal(np.linalg.inv(-hessian_of(function, own))))
     place = slice(0, 2) if trait else slice(1, 3)
     assert np.ravel(errors["effects"]) == pytest.approx(spread[place], rel=1e-3)
 

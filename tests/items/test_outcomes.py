@@ -6,6 +6,7 @@ import pytest
 from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 from scipy.stats import norm
+from tools import hessian_of
 
 from inference.cli import main
 from inference.commands import fit
@@ -63,13 +64,7 @@ def test_it_is_the_maximum_of_the_third_likelihood_with_its_curvature(categories
     assert found.log_likelihood == pytest.approx(-best.fun, abs=1e-6)
     shares = softmax(np.append(best.x[:2], 0.0))
     np.testing.assert_allclose(found.share, shares, atol=2e-6)
-    step, size = 1e-3, len(point)
-    unit = step * np.eye(size)
-    hessian = np.array([
-        [total(point + a + b) - total(point + a - b) - total(point - a + b)
-         + total(point - a - b) for a in unit] for b in unit
-    ]) / (4 * step**2)  # fmt: skip
-    covariance = np.linalg.inv(hessian)
+    covariance = np.linalg.inv(hessian_of(total, point))
     if categories:
         for c in range(3):
             part = covariance[2 + 2 * c : 4 + 2 * c, 2 + 2 * c : 4 + 2 * c]

@@ -64,6 +64,15 @@ def near(found, wanted, tolerance=ROUNDED):
     close(found, wanted, tolerance)
 
 
+def hessian_of(function, point, step=1e-3):
+    """By central differences, (p, p)."""
+    units = step * np.eye(len(point))
+    return np.array([
+        [function(point + a + b) - function(point + a - b) - function(point - a + b)
+         + function(point - a - b) for a in units] for b in units
+    ]) / (4 * step**2)  # fmt: skip
+
+
 def assert_rate(found, probability, trials):
     """A frequency is its probability, within five standard errors."""
     slack = 5.0 * np.sqrt(probability * (1.0 - probability) / trials)
