@@ -41,6 +41,8 @@ def compare(options: argparse.Namespace, free: queue.Queue, ends: float, job: tu
         process = subprocess.Popen(
             [sys.executable, "-m", "latentbits", "compare", *asked, "--results", f"{folder}.jsonl"],
             stdout=out, stderr=out, preexec_fn=partial(os.sched_setaffinity, 0, cores),
+            # Programs do not share what is compiled: processes that start at once would race.
+            env=os.environ | {"JAX_COMPILATION_CACHE_DIR": str(options.out / "compiled" / job[0])},
         )  # fmt: skip
         try:
             process.wait(max(1.0, ends - time.time()))
