@@ -7,12 +7,12 @@ import inspect as inspect_call
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import jax
-from jax import Array
+from jax import Array, random
 from jax.sharding import Mesh
 
 from ..reading.anatomy import Anatomy, GraphError, ProgramError, inspect
@@ -228,7 +228,9 @@ class Algorithm(abc.ABC):
         """Repeat `update` up to `num_steps` times; Ctrl-C ends it with what there is.
 
         A method with a `search` looks for the best of several starts first, unless it is given a
-        start or a mesh, rows that stay on disk, or less steps than `Search.least_steps`.
+        start or a mesh, rows that stay on disk, or less steps than `Search.least_steps`. Where no
+        two of them end at the best optimum, a run with a `tolerance` searches once more, from
+        other starts; one with a `budget`, a `record` or a `checkpoint` does not.
 
         A scale of the noise that ran to zero is a `FloorWarning`: that likelihood has no maximum.
         One too small for the digits of the data's squares is a `PrecisionWarning`.
@@ -267,9 +269,9 @@ class Algorithm(abc.ABC):
         every = (args, kwargs) if wide is None else (wide.args, wide.kwargs)
 
         # Not the state itself, which would be held here for as long as the loop runs.
-        def start() -> tuple[Any, Spent]:
+        def start(key: Array = rng_key) -> tuple[Any, Spent]:
             if method is not self:
-                return method.begin(rng_key, how, *every)
+                return method.begin(key, how, *every)
             if init_state is None:
                 return self.init(rng_key, *every[0], init_params=init_params, **every[1]), Spent()
             return by_row(init_state, self.by_row, wide.fill) if wide else init_state, Spent()
@@ -285,6 +287,10 @@ class Algorithm(abc.ABC):
                 opened.enter_context(wide.counting())
             try:
                 result = drive(method, start, *every, how, saved)
+                once = tolerance is None or (budget, record, checkpoint) != (None, None, None)
+                if method is not self and not once and method.disagree(result):
+                    other = partial(start, random.fold_in(rng_key, 1))
+                    result = method.better(result, drive(method, other, *every, how))
             except DivergedError as error:
                 if wide is not None and method is self:
                     error.state = by_row(error.state, self.by_row, wide.cut)

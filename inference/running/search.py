@@ -30,7 +30,7 @@ from ..reading.reader import inspect_all
 from ..rows.chunks import Rows, compiled, counted, counting, take_rows
 from ..types import Params
 from . import clock
-from .contract import Optima, Searchable
+from .contract import Optima, RunResult, Searchable, Stop
 from .loop import Drive, Progress, Spent, begin, block_of, devices_for, first_progress
 from .settings import Range, check_settings
 
@@ -278,7 +278,8 @@ class Lineages:
             return halves(self.start(key, *rows.whole()))
 
         def after(rows: Rows, key: Array, number: Array, pair: list) -> list[Progress]:
-            go = lambda: halves(self.turn(key, number, _joined(*pair), *rows.whole()))  # noqa: E731
+            whole = _joined(*map(_living, pair))
+            go = lambda: halves(self.turn(key, number, whole, *rows.whole()))  # noqa: E731
             return lax.cond(number < 0, lambda: pair, go)
 
         def climb(half: Progress, end: int) -> Progress:
@@ -430,11 +431,26 @@ class Lineages:
     def params(self, state: LineageState) -> Params:
         return jax.vmap(self.method.get_params)(state.states)
 
+    def disagree(self, result: RunResult) -> bool:
+        """Whether a run ended where no second lineage did."""
+        ended = result.stop in (Stop.TOLERANCE, Stop.STEPS)
+        return self.count > 1 and ended and self.optima(result.state).agree < 2
 
-def _joined(*halves: Progress) -> LineageState:
-    """All lineages of two halves; one that all went astray in ended before its last step."""
-    lost = [jnp.where(jnp.isnan(x.change), jnp.inf, x.state.losses) for x in halves]
-    states = jax.tree.map(lambda *x: jnp.concatenate(x), *(x.state.states for x in halves))
-    return LineageState(
-        states, jnp.concatenate(lost, 1), jnp.concatenate([x.state.idle for x in halves])
-    )
+    def better(self, *both: RunResult) -> RunResult:
+        """The better one of two runs, with the lineages and the times of both."""
+        best = min(both, key=lambda one: float(one.state.losses[-1].min()))
+        times = ("seconds", "compile_seconds", "search_seconds")
+        spent = {name: sum(getattr(one, name) for one in both) for name in times}
+        return best._replace(state=_joined(*(one.state for one in both)), **spent)
+
+
+def _joined(*parts: LineageState) -> LineageState:
+    states = jax.tree.map(lambda *x: jnp.concatenate(x), *(x.states for x in parts))
+    losses = jnp.concatenate([x.losses for x in parts], 1)
+    return LineageState(states, losses, jnp.concatenate([x.idle for x in parts]))
+
+
+def _living(half: Progress) -> LineageState:
+    """The lineages of a half; one that all went astray in ended before its last step."""
+    lost = jnp.where(jnp.isnan(half.change), jnp.inf, half.state.losses)
+    return half.state._replace(losses=lost)

@@ -62,6 +62,24 @@ def test_a_search_is_switched_off_by_one_argument_or_a_start():
         Search(rounds=-1)
 
 
+def test_starts_that_end_apart_are_searched_for_once_more():
+    """Five classes of pure noise have many optima: two starts do not meet."""
+    data = (np.random.default_rng(0).random((60, 8)) < 0.5).astype(np.float32)
+    em = EM(bernoulli_mixture, search=Search(2, screening=0, rounds=0))
+    once = em.run(random.key(0), 400, data, num_components=5)
+    twice = em.run(random.key(0), 400, data, num_components=5, tolerance=1e-6)
+    assert once.optima.agree == 1 and len(once.optima.values) == 2
+    values = twice.optima.values
+    assert len(values) == 4 and len(twice.losses) < 400 and (np.diff(values) >= 0).all()
+    assert np.isclose(values, once.optima.values[0], atol=0.05).any()  # those of the first search
+    there = EM(bernoulli_mixture).run(
+        random.key(0), 1, data, num_components=5, init_params=twice.params
+    )
+    assert np.isclose(there.losses[0], values[0], atol=0.01)
+    limited = em.run(random.key(0), 400, data, num_components=5, tolerance=1e-6, budget=60.0)
+    assert len(limited.optima.values) == 2
+
+
 def test_a_variant_changes_one_unit_and_keeps_the_others():
     data, truth = uneven_mixture()
     method = EM(bernoulli_mixture)
