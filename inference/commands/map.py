@@ -85,7 +85,7 @@ def main(namespace: argparse.Namespace) -> int:
     picture = draw_picture(
         draw, out.suffix, fitted, posterior, label=table.label, lines=namespace.lines,
         behind=None if onto is None else onto.mean, image=namespace.image, places=places,
-        title=Path(namespace.file).name,
+        title=Path(namespace.file).name, table=table,
     )  # fmt: skip
     print(f"rows      {len(table.values)}, {float(1 - table.mask.mean()):.1%} of the cells missing")
     for line in _counted(table):

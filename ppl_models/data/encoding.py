@@ -147,7 +147,7 @@ class Column(NamedTuple):
         unmet = [word for word in said or () if word not in present]
         levels = said or (in_order(present) if present else None)
         if levels is None and (kind == "categorical" or not ordered):
-            levels = tuple(sorted(present))
+            levels = tuple(present)
         if kind not in ("", "ordinal", "categorical", "binary"):
             problem = f"kind {show(kind)} does not fit a program that observes levels"
         elif not present:
@@ -175,9 +175,9 @@ class Column(NamedTuple):
     def mixed(self, kind: str, known: Sequence[str] | None) -> Coded:
         """Numbers, bits or categories, as the cells show or a person says.
 
-        Two words stand as `order` says, more categories in alphabetical order.
+        Two words stand as `order` says, more categories as they first occur.
         """
-        sorts, distinct, present = set(self.sorts), set(self.numbers), set(self.words)
+        sorts, distinct, present = set(self.sorts), set(self.numbers), [*dict.fromkeys(self.words)]
         if not present:
             raise self.cells.error("every cell is missing: drop the column", self.name)
         if kind.startswith("ordinal"):
@@ -199,7 +199,7 @@ class Column(NamedTuple):
             if known is None and len(present) == 2:
                 known = order(present)
             elif known is None and kind == "categorical" and 2 < len(present) <= MOST_LEVELS:
-                known = sorted(present)
+                known = present
             table, _, levels = self.levels(kind, ordered=False, known=known)
             return table, "binary" if len(levels) == 2 else len(levels), levels
         if len(distinct) < 2 and known is None:

@@ -8,7 +8,7 @@ from numpyro.handlers import seed, substitute, trace
 
 from inference.cli import main, make_parser
 from inference.files.map.figure import merge, spread_places
-from inference.files.map.fit import Map, fit_map
+from inference.files.map.fit import Map, draw, fit_map
 from inference.papers.latent_trait import divergence
 from ppl_models import mixed_trait
 from ppl_models.data import InputError, load_mixed
@@ -37,7 +37,7 @@ def test_kinds_are_seen_from_the_cells(tmp_path):
     table = load_mixed(people(tmp_path / "people.csv"), label="group")
     assert table.columns == ("age", "smokes", "town")
     assert table.kinds == ("real", "binary", 3)
-    assert table.levels == ((), ("no", "yes"), ("Bonn", "Jena", "Ulm"))
+    assert table.levels == ((), ("no", "yes"), ("Ulm", "Jena", "Bonn"))
     assert set(table.label) == {"A", "B", "C"}
     assert not table.mask.all() and (table.values[~table.mask] == 0).all()
 
@@ -115,6 +115,16 @@ def test_command_maps_saves_and_places_new_rows(tmp_path, capsys, monkeypatch):
     centres = np.stack([mean[table.label == x].mean(0) for x in names])
     nearest = names[np.linalg.norm(mean[:, None] - centres, axis=-1).argmin(1)]
     assert (nearest == table.label).mean() > 0.8
+
+    # A category is named at the mean of its rows, or up to three lines of text above or below.
+    axes = draw(saved, again, table=table).axes[0]
+    texts = {text.get_text(): text.get_position() for text in axes.texts}
+    towns = table.columns.index("town")
+    assert set(texts) == set(table.levels[towns])
+    for number, town in enumerate(table.levels[towns]):
+        x, y = mean[table.mask[:, towns] & (table.values[:, towns] == number)].mean(0)
+        assert abs(texts[town][0] - x) < 1e-6
+        assert abs(texts[town][1] - y) <= 0.151 * axes.get_xlim()[1]
 
     assert main(["map", "new.csv", "--label", "group", "--onto", "m.npz", "--out", "n.png"]) == 0
     assert (tmp_path / "n.png").read_bytes().startswith(b"\x89PNG")

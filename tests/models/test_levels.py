@@ -36,7 +36,7 @@ def test_categories_are_told_apart_from_orders_and_groups_from_measurements(tmp_
     table = load_levels(file, ordered=False, said=Said(id="id", group="town"))
     assert table.groups == ("Ulm", "Jena", "Bonn", "Ulm") and "town" not in table.columns
     table = load_levels(file, ordered=False, columns=["town"])
-    assert table.levels == (("Bonn", "Jena", "Ulm"),)
+    assert table.levels == (("Ulm", "Jena", "Bonn"),)
     said = Said(kinds={"town": "ordinal:Ulm<Bonn<Jena"})
     assert load_levels(file, columns=["town"], said=said).values[:, 0].tolist() == [0, 2, 1, 0]
 

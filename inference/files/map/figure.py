@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -157,32 +157,54 @@ MOST_LABELS = 24
 FONT = 9.0
 
 
-def label_lines(axes: Axes, weights: np.ndarray, bias: np.ndarray, names: Sequence[str]) -> None:
-    """Names beside decision lines w·x + b = 0, none over another: one without room has none."""
-    if not 0 < len(names) <= MOST_LABELS:
-        return
+Placed = list[tuple[float, float, float]]
+"""Labels that stand already: left, right, height of the middle."""
+
+
+def _put(axes: Axes, name: str, spots: np.ndarray, placed: Placed, **look: Any) -> None:
+    """A name at the first of these spots (S, 2) where it is over no other."""
     reach = axes.get_xlim()[1]
     # A letter in units of the axes, which are about 4.6 inches wide.
     tall = 2 * reach * FONT * 1.25 / (4.6 * 72)
-    placed: list[tuple[float, float, float]] = []  # left, right, height of the middle
+    short = name if len(name) <= 14 else name[:13] + "…"
+    wide = tall * 0.55 * (len(short) + 1)
+    for x, y in spots:
+        inside = abs(x) + wide / 2 < 0.99 * reach and abs(y) + tall / 2 < 0.99 * reach
+        apart = all(
+            x + wide / 2 < left or x - wide / 2 > right or abs(y - middle) > tall
+            for left, right, middle in placed
+        )
+        if inside and apart:
+            placed.append((x - wide / 2, x + wide / 2, y))
+            box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.75}
+            how = {"fontsize": FONT, "ha": "center", "va": "center", "zorder": 4, "bbox": box}
+            axes.annotate(short, (x, y), **how, **look)
+            return
+
+
+def label_lines(axes: Axes, weights: np.ndarray, bias: np.ndarray, names: Sequence[str]) -> Placed:
+    """Names beside decision lines w·x + b = 0, none over another: one without room has none."""
+    placed: Placed = []
+    reach = axes.get_xlim()[1]
     for name, w, b in zip(names, weights.T, bias, strict=True):
-        short = name if len(name) <= 14 else name[:13] + "…"
-        wide = tall * 0.55 * (len(short) + 1)
         size = float(np.hypot(*w))
-        if size < 1e-9:
-            continue
-        near, along = -b * w / size**2, np.array([-w[1], w[0]]) / size
-        for step in np.linspace(1.4 * reach, -1.4 * reach, 57):
-            x, y = near + step * along
-            inside = abs(x) + wide / 2 < 0.99 * reach and abs(y) + tall / 2 < 0.99 * reach
-            apart = all(
-                x + wide / 2 < left or x - wide / 2 > right or abs(y - middle) > tall
-                for left, right, middle in placed
-            )
-            if inside and apart:
-                placed.append((x - wide / 2, x + wide / 2, y))
-                axes.annotate(
-                    short, (x, y), fontsize=FONT, ha="center", va="center", zorder=4,
-                    bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.75},
-                )  # fmt: skip
-                break
+        if len(names) <= MOST_LABELS and size >= 1e-9:
+            near, along = -b * w / size**2, np.array([-w[1], w[0]]) / size
+            steps = np.linspace(1.4 * reach, -1.4 * reach, 57)
+            _put(axes, name, near + steps[:, None] * along, placed)
+    return placed
+
+
+def label_categories(
+    axes: Axes, mean: ArrayLike, members: Mapping[str, np.ndarray], placed: Placed
+) -> None:
+    """Names of categories at the mean of their rows, or a little above or below.
+
+    :param members: name -> which rows, (num_data,).
+    """
+    step = axes.get_xlim()[1] / 20.0 * np.array([0, 1, -1, 2, -2, 3, -3])
+    for name, rows in members.items():
+        if len(members) <= MOST_LABELS and rows.any():
+            x, y = np.asarray(mean)[rows].mean(0)
+            spots = np.stack([np.full(len(step), x), y + step], 1)
+            _put(axes, name, spots, placed, fontweight="bold")

@@ -157,12 +157,23 @@ def draw(
     image: tuple[int, int] | None = None,
     places: np.ndarray | None = None,
     title: str | None = None,
+    table: MixedTable | None = None,
 ) -> Figure:
-    """The map as a figure, with images of P(t | x) beside it if the bits are an image."""
+    """The map as a figure, with images of P(t | x) beside it if the bits are an image.
+
+    :param table: the rows that are drawn, whose categories are named.
+    """
     from matplotlib.figure import Figure
 
     from ..figures import image_grid
-    from .figure import draw_lines, draw_map, label_lines, mark_places, spread_places
+    from .figure import (
+        draw_lines,
+        draw_map,
+        label_categories,
+        label_lines,
+        mark_places,
+        spread_places,
+    )
 
     many = label is not None and 1 < len(np.unique(label)) <= 12
     figure = Figure(figsize=(9.5 if image else 7.6 if many or behind is not None else 6.4, 6))
@@ -174,6 +185,8 @@ def draw(
     draw_map(axes, posterior.mean, posterior.covariance, label=label, behind=behind, title=title)
     words = "mark: rows of one pattern, larger for more; ring: one standard deviation"
     words += "\narrow: side of a line where the column is more likely 1" if lines else ""
+    members, placed = {} if table is None else categories(table), []
+    words += "\nname: mean of the rows of that category" if members else ""
     left.supxlabel(words, fontsize=8)
     if lines:
         layout = Layout.of(map_.kinds)
@@ -182,7 +195,8 @@ def draw(
             raise InputError("--lines: no column is binary, so there is no line to draw")
         weights, bias = map_.params["weights"][:, at], map_.params["bias"][at]
         draw_lines(axes, weights, bias)
-        label_lines(axes, weights, bias, [map_.columns[i] for i in columns])
+        placed = label_lines(axes, weights, bias, [map_.columns[i] for i in columns])
+    label_categories(axes, posterior.mean, members, placed)
     if right is not None and image is not None:
         places = spread_places(posterior.mean) if places is None else places
         pictures = map_.probabilities(places).reshape(-1, 1, *image)
@@ -190,6 +204,17 @@ def draw(
         numbers = [str(i) for i in range(1, len(places) + 1)]
         image_grid(right, pictures, title="P(t | x)", row_labels=numbers)
     return figure
+
+
+def categories(table: MixedTable) -> dict[str, np.ndarray]:
+    """The rows of each category, (num_data,); with its column where two have one of that name."""
+    several = [i for i, kind in enumerate(table.kinds) if not isinstance(kind, str)]
+    words = [level for i in several for level in table.levels[i]]
+    return {
+        level if words.count(level) == 1 else f"{table.columns[i]} {level}":
+            table.mask[:, i] & (table.values[:, i] == k)
+        for i in several for k, level in enumerate(table.levels[i])
+    }  # fmt: skip
 
 
 def _pairs(columns: tuple[str, ...], kinds: tuple[str | int, ...]) -> str:
