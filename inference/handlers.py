@@ -1,6 +1,6 @@
 """The readings, by the path that NumPyro gives to its own."""
 
-from .reading.handlers import quadratic_bound, states
+from .reading.handlers import quadratic_bound, states, weighted
 from .reading.marginal import marginal
 
-__all__ = ["marginal", "quadratic_bound", "states"]
+__all__ = ["marginal", "quadratic_bound", "states", "weighted"]

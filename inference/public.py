@@ -50,7 +50,7 @@ from .methods.shared import Posterior
 from .numerics.annealed import anneal, log_mean
 from .posterior.draws import PosteriorDraws, posterior_draws
 from .reading.anatomy import Anatomy, ProgramError, inspect
-from .reading.handlers import quadratic_bound, states
+from .reading.handlers import quadratic_bound, states, weighted
 from .reading.latent_counts import left_out, up_to
 from .reading.log_joint import Structure, log_joint
 from .reading.marginal import marginal
@@ -165,6 +165,7 @@ __all__ = [
     "truncated",
     "universal_machine",
     "up_to",
+    "weighted",
 ]
 
 

@@ -26,6 +26,7 @@ from ..items.pictures import sheet
 from ..numerics.rotation import ROTATIONS
 from ..reading.anatomy import inspect
 from ..reading.arguments import put
+from ..reading.handlers import WEIGHTS
 from ..reading.small_scales import ScaleWarning
 from ..running.contract import Stop
 from ..types import Arguments
@@ -41,6 +42,7 @@ DESCRIPTION = "Fit a program to a table. `transform`, `complete` and `score` use
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser)
     option = parser.add_argument
+    parser.set_defaults(fractions=True)
     option("--plate", metavar="NAME", help="plate of the rows, if there are several")
     option("--out", metavar="FIT.nc", required=True, help="where the fit is kept")
     words = "most steps (default 500, or as many as the stages of the method have)"
@@ -96,6 +98,14 @@ def _check_covariates(given: Given, contender: Any, namespace: argparse.Namespac
         raise InputError(f"--covariates: wanted a point estimate, and {contender.name} draws")
 
 
+def _check_weights(namespace: argparse.Namespace) -> None:
+    """What weights that are no counts do not go with: they make no likelihood of rows."""
+    for option in ("valid", "posterior", "certify", "covariates", "group", "hold_out"):
+        if getattr(namespace, option):
+            name = option.replace("_", "-")
+            raise InputError(f"--{name} goes without weights that are no whole numbers")
+
+
 class Fit(NamedTuple):
     """A table fitted: what the method found, and what is said of that."""
 
@@ -116,6 +126,8 @@ def fit_table(given: Given, namespace: argparse.Namespace, hidden: np.ndarray | 
     from .fit_report import Written, held_out, report
 
     settings = dict(namespace.option)
+    if WEIGHTS in given.kwargs:
+        _check_weights(namespace)
     with blame(given.name):
         anatomy = inspect(given.program, (given.table.values,), given.kwargs, plate=namespace.plate)
     if namespace.rotation != "none":
@@ -244,7 +256,7 @@ def main(namespace: argparse.Namespace) -> int:
         file = out.with_name(f"{out.stem}_{what}.csv")
         digits = 10 if what == "measures" else 6
         write_whole(file, as_csv({table.head: table.names, **table.columns}, digits), "--out")
-        print(f"{what:9} {file}")
+        print(f"{what:9} {Path(namespace.out).with_name(file.name)}")
     if figure is not None or page is not None:
         from .fit_page import drawn, render
 
@@ -252,10 +264,11 @@ def main(namespace: argparse.Namespace) -> int:
         if figure is not None and pictures:
             write_whole(figure, draw_picture(sheet, figure.suffix, pictures), "--figure")
         if figure is not None:
-            print(f"figure    {figure if pictures else f'none: nothing of {given.name} to draw'}")
+            nothing = f"none: nothing of {given.name} to draw"
+            print(f"figure    {namespace.figure if pictures else nothing}")
         if page is not None:
             write_whole(page, render(lines, tables, pictures, attrs, out), "--report")
-            print(f"report    {page}")
+            print(f"report    {namespace.report}")
     if namespace.checkpoint is not None:
         print(f"state     {Path(namespace.checkpoint) / 'checkpoint.npz'}")
     return 130 if facts.get("stop") is Stop.INTERRUPTED else 0
@@ -451,7 +464,7 @@ def _optima(optima: Any) -> dict[str, Any]:
 
 def _sizes(kwargs: dict[str, Any]) -> dict[str, str]:
     """What a program must be called with again; priors are for fitting only."""
-    left_out = ("mask", ARGUMENT)
+    left_out = ("mask", ARGUMENT, WEIGHTS)
     return {x: repr(v) for x, v in kwargs.items() if x not in left_out and x[:6] != "prior_"}
 
 

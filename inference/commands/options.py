@@ -28,6 +28,7 @@ from latentbits.models.data.columns import KINDS
 from ..files.catalogue import SETTINGS, _nearest, blame, called, find_program
 from ..files.option import Option
 from ..reading.anatomy import ProgramError
+from ..reading.handlers import WEIGHTS, weighted
 from ..reading.tracing import each_value, innermost, trace_shapes
 from ..running.settings import check_settings
 
@@ -68,7 +69,7 @@ def add_table_options(parser: argparse.ArgumentParser) -> None:
     add("--key", metavar="NAME", help="which array of an .npz or .nc file")
     add("--drop", metavar="COLUMN", help="leave this out; repeatable", **again)
     add("--id", metavar="COLUMN", help="column that names the rows")
-    add("--weights", metavar="COLUMN", help="how many times each row counts, a whole number")
+    add("--weights", metavar="COLUMN", help="how many times each row counts")
     add("--missing", metavar="CODE", help="code of missing cells", **again)
     add(
         "--kind", "--kinds", metavar="COLUMN=KIND", nargs="+", action="extend", default=[],
@@ -89,6 +90,7 @@ def said(namespace: argparse.Namespace, guess: bool = True) -> Said:
         tuple(namespace.drop), namespace.id, namespace.weights, tuple(namespace.missing),
         dict(namespace.kind), guess, namespace.group, namespace.long, namespace.header,
         answers=namespace.key_of_answers, covariates=getattr(namespace, "covariates", ()),
+        fractions=getattr(namespace, "fractions", False),
     )  # fmt: skip
 
 
@@ -164,6 +166,8 @@ def open_given(namespace: argparse.Namespace, vary: bool = False) -> Given:
         kwargs["levels"] = table.num_levels
     if said(namespace).covariates:
         kwargs["covariates"] = _covariates(name, program, table)
+    if table.weights is not None:
+        program, kwargs[WEIGHTS] = weighted(program), table.weights.astype(np.float32)
     with blame(name, "fails on this table"):
         _check_memory(name, program, table, kwargs)
     return Given(name, program, table, kwargs)

@@ -395,13 +395,13 @@ def parameter_at(carry: dict[str, np.ndarray], coordinate: int) -> tuple[str, tu
 
 
 def covariance_of(
-    model: Callable, params: Params, args: tuple, kwargs: dict[str, Any], prior: bool = False
+    model: Callable, params: Params, args: tuple, kwargs: dict[str, Any], **how: bool
 ) -> np.ndarray:
     """The covariance of all parameters, laid end to end: see `standard_errors`.
 
     Zero for those at a bound.
     """
-    top = Maximum(model, params, args, kwargs, prior=prior)
+    top = Maximum(model, params, args, kwargs, **how)
     rows = np.concatenate([top.at.carry[x].reshape(-1, len(top.held)) for x in params])
     return rows @ top.covariance @ rows.T
 

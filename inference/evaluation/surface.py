@@ -259,10 +259,10 @@ def _over_rows(
     local: Any = reader.at(size)
 
     def summed(arguments: Arguments, fresh: Array) -> Any:
+        times, one = local.times(params, arguments, fresh), local.anatomy
         if rule is None:
-            weight, one = local.weights(params, arguments), local.anatomy
             each = lambda new: row_evidence(local.model, one, new, arguments, local.structure)  # noqa: E731
-            return part(each, fresh if weight is None else fresh * weight)
+            return part(each, times)
         if isinstance(rule, str):
             levels: Any = _levels(opened)
             known: Any = opened.known
@@ -270,10 +270,10 @@ def _over_rows(
             nodes = lax.stop_gradient(one_rule(read(params), levels.share))
             responses = levels.responses(*known.cells(reader.model, arguments))
             table = lambda new: log_table(levels, read(new), responses, nodes)  # noqa: E731
-            return part(lambda new: logsumexp(table(new), 0), fresh)
+            return part(lambda new: logsumexp(table(new), 0), times)
         moved = _nodes(local, rule, params, arguments)
         program = local._replace(closed=None)  # whose logarithms of products differentiate slowly
-        return part(lambda new: weigh(program, new, arguments, moved)[0], fresh)
+        return part(lambda new: weigh(program, new, arguments, moved)[0], times)
 
     return sum_over_chunks(summed, rows, size)
 
@@ -318,7 +318,8 @@ def _of_bits(opened: Opened, rule: Rule, size: int, space: Space, params: Params
 
     def summed(arguments: Arguments, fresh: Array) -> Array:
         moved = _nodes(local, rule, params, arguments)
-        weight = weigh(local, params, arguments, moved)[1] * fresh
+        times = local.times(params, arguments, fresh)
+        weight = weigh(local, params, arguments, moved)[1] * times
         values, responses = opened.values(params), opened.responses(arguments)
         return bit_information(columns, values, responses, moved.points, weight)
 

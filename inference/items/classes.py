@@ -13,9 +13,9 @@ import numpy as np
 
 from ..evaluation.symmetry import LABELLED, form_of
 from ..files.output import align
+from ..reading.handlers import WEIGHTS
 from ..reading.recognition.papers import Known
 from ..types import Arguments
-from .choosing import class_entropy
 from .covariates import ARGUMENT, class_shares, reorder, without
 
 
@@ -157,12 +157,13 @@ def study_classes(
     if errors and covariates is not None:
         errors = {**errors, "mixing": np.full(posterior.shape[1], np.nan)}
     spread = known.read({x: np.asarray(v) for x, v in errors.items()}) if errors else None
-    size = posterior.shape[1]
-    modal = np.bincount(posterior.argmax(1), minlength=size) / len(table)
+    size, times = posterior.shape[1], np.asarray(kwargs.get(WEIGHTS, np.ones(len(table))), float)
+    share = times / times.sum()
+    modal = np.bincount(posterior.argmax(1), share, size)
     classes = {"share": values["mixing"]}
     if spread is not None and covariates is None:
         classes["share_se"] = spread["mixing"]
-    classes |= {"posterior_size": posterior.mean(0), "modal_size": modal}
+    classes |= {"posterior_size": share @ posterior, "modal_size": modal}
     places, categories, probs = category_probs(known, values)
     named = [levels[p] if p < len(levels) and levels[p] else ("0", "1") for p in places]
     profile: dict[str, Any] = {
@@ -176,13 +177,15 @@ def study_classes(
         profile[f"class_{c + 1}"] = probs[:, c]
         if deviation is not None:
             profile[f"class_{c + 1}_se"] = deviation[:, c]
-    measures = {"entropy": class_entropy(posterior)}
     own = -(values["mixing"] * np.log(values["mixing"].clip(1e-300))).sum()
-    within = -(posterior * np.log(posterior.clip(1e-300))).sum() / len(table)
+    within = -share @ (posterior * np.log(posterior.clip(1e-300))).sum(1)
+    measures = {"entropy": 1.0 - within / np.log(size) if size > 1 else 1.0}
     measures["entropy_r2"] = float(1.0 - within / own) if own > 0 else 1.0
-    measures["classification_error"] = float(1.0 - posterior.max(1).mean())
+    measures["classification_error"] = float(1.0 - share @ posterior.max(1))
     words: list[str] = []
-    if covariates is None:  # else rows of one pattern differ in its probability
+    if WEIGHTS in kwargs:
+        words = ["G²        none: it counts rows, and the weights are no counts"]
+    elif covariates is None:  # else rows of one pattern differ in its probability
         seen = np.ones(len(table), bool) if mask is None else np.asarray(mask).all(1)
         fit, words = pattern_fit(table[seen], log_likelihood[seen], named_sizes(known), num_free)
         measures |= fit

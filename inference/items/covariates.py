@@ -13,6 +13,8 @@ import numpy as np
 from latentbits.models.data import InputError
 from scipy.special import ndtr, softmax
 
+from ..reading.handlers import WEIGHTS
+
 ARGUMENT = "covariates"
 TITLES = {
     "class": "Effects of covariates on the log odds of a class against class 1",
@@ -21,8 +23,8 @@ TITLES = {
 
 
 def without(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of the same program for rows that do not differ in covariates."""
-    return {x: v for x, v in kwargs.items() if x != ARGUMENT}
+    """The arguments of the same program for rows that do not differ in covariates or weights."""
+    return {x: v for x, v in kwargs.items() if x not in (ARGUMENT, WEIGHTS)}
 
 
 def class_shares(params: Any, covariates: Any) -> np.ndarray:

@@ -11,6 +11,7 @@ import numpy as np
 from numpyro.distributions import biject_to
 
 from ..files.output import align
+from ..reading.handlers import WEIGHTS
 from ..running.contract import Optima
 
 MOST_LINES = 30
@@ -33,7 +34,7 @@ class Measures(NamedTuple):
     error: float  # of it, if it is estimated
     how: str
     num_free: int
-    num_rows: int
+    num_rows: float  # the sum of their weights
 
     @property
     def aic(self) -> float:
@@ -66,8 +67,9 @@ def measure_fit(program: Callable, point: Any, values: Any, kwargs: dict[str, An
 
     each, how = likelihood(program, values, **kwargs).explained(point)
     error = float(np.sqrt((np.asarray(each.error, np.float64) ** 2).sum()))
-    free = num_free(program, (values,), kwargs)
-    return Measures(float(np.asarray(each.value, np.float64).sum()), error, how, free, len(values))
+    free, times = num_free(program, (values,), kwargs), kwargs.get(WEIGHTS, np.ones(len(values)))
+    total = float(np.asarray(each.value, np.float64) @ times)
+    return Measures(total, error, how, free, float(np.sum(times, dtype=float)))
 
 
 def num_free(program: Callable, args: tuple, kwargs: dict[str, Any]) -> int:
@@ -112,7 +114,9 @@ def errors_of(
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         try:
-            spread = standard_errors(program, point, values, prior=prior, **kwargs)
+            spread = standard_errors(
+                program, point, values, prior=prior, sandwich=WEIGHTS in kwargs, **kwargs
+            )
         except (ProgramError, ValueError) as error:
             return {}, " ".join(str(error).split()), ()
     bounds = next((x.message.bounds for x in heard if isinstance(x.message, BoundWarning)), ())
@@ -120,7 +124,8 @@ def errors_of(
     if not any(np.isfinite(value).any() for value in errors.values()):
         said = " ".join(str(heard[0].message).split()) if heard else ""
         return {}, said or "not determined by these data", bounds
-    return errors, "from the observed information" + " and the priors" * prior, bounds
+    how = "from the observed information" + " and the priors" * prior
+    return errors, how + ", robust (sandwich)" * (WEIGHTS in kwargs), bounds
 
 
 def _work(program: Callable, values: Any, kwargs: dict[str, Any], free: int) -> float:

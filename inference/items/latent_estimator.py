@@ -25,6 +25,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from ..evaluation.evidence import likelihood
 from ..reading.anatomy import inspect
 from ..reading.arguments import put
+from ..reading.handlers import WEIGHTS, weighted
 from .classes import by_size, open_classes
 
 
@@ -65,16 +66,23 @@ class LatentEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         (size,) = self._size().values()
         return int(np.sum(size))
 
-    def fit(self, X: Any, y: Any = None) -> Self:  # noqa: N803
-        """Fit the program to rows X, (num_rows, num_columns)."""
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: N803
+        """Fit the program to rows X, (num_rows, num_columns).
+
+        :param sample_weight: how often each row counts, (num_rows,); fractions too.
+        """
         del y
         values, mask = self._read(X, first=True)
+        times = _weights(sample_weight, len(values))
+        values, mask = values[times > 0], mask[times > 0]
         least, most = (f(values, axis=0, initial=e, where=mask) for f, e in ENDS)
         self.kept_ = most > least
         if not self.kept_.any():
             raise ValueError("every column is constant: there is nothing to explain")
         args, kwargs = self._arguments(values, mask)
         program = type(self)._program
+        if sample_weight is not None:
+            program, kwargs[WEIGHTS] = weighted(program), times[times > 0].astype(np.float32)
         anatomy = inspect(program, args, kwargs)
         method = self._method()
         engine = method.of(program, anatomy)
@@ -232,6 +240,15 @@ class LatentEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             (posterior,) = posterior.probabilities.values()
             return np.asarray(posterior, np.float64).reshape(len(args[0]), -1)
         return np.asarray(posterior.mean, np.float64)
+
+
+def _weights(sample_weight: Any, count: int) -> np.ndarray:
+    times = np.ones(count) if sample_weight is None else np.asarray(sample_weight, float)
+    if times.shape != (count,) or not (np.isfinite(times) & (times >= 0)).all():
+        raise ValueError(f"sample_weight: wanted a number from 0 on for each of {count} rows")
+    if not times.any():
+        raise ValueError("sample_weight: every weight is zero")
+    return times
 
 
 ENDS = ((np.min, np.inf), (np.max, -np.inf))

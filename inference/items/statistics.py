@@ -11,7 +11,7 @@ rows share (`continuous.shared_nodes`):
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -221,12 +221,14 @@ def _unions(
     return joint
 
 
-def reliability(mean: np.ndarray, covariance: np.ndarray) -> np.ndarray:
+def reliability(mean: np.ndarray, covariance: np.ndarray, times: Any = None) -> np.ndarray:
     """Of each factor: the variance of the scores over that of the factor, (Q,).
+
+    :param times: how often each row counts, (num_data,); by default once.
 
     >>> reliability(np.array([[1.0], [-1.0]]), np.full((2, 1, 1), 0.25)).tolist()
     [0.8]
     """
-    error = np.diagonal(covariance, axis1=1, axis2=2).mean(0)
-    spread = mean.var(0)
+    error = np.average(np.diagonal(covariance, axis1=1, axis2=2), 0, times)
+    spread = np.average((mean - np.average(mean, 0, times)) ** 2, 0, times)
     return spread / (spread + error)

@@ -17,6 +17,7 @@ from ..methods.continuous.opening import Opened, open_columns
 from ..methods.continuous.quadrature import QuadratureEM
 from ..numerics.rotation import Rotated, rotate
 from ..reading.anatomy import inspect
+from ..reading.handlers import WEIGHTS
 from ..reading.recognition.papers import Form
 from ..types import Arguments
 from .covariates import without
@@ -108,7 +109,7 @@ def study_items(
         than three.
     :param labels: test every item for a difference between these groups.
     :param judge: compute statistics of fit, whose degrees of freedom are those of free items and of
-        rows without covariates.
+        rows without covariates or weights.
     """
     args, kwargs = arguments
     bare = without(kwargs)
@@ -133,7 +134,8 @@ def study_items(
     if errors and not many and sum(np.size(x) for x in point.values()) <= MOST_NUMBERS:
         names = dict.fromkeys([*known.shapes, *point])  # the form's first, as it places them
         ordered: Any = {name: np.asarray(point[name]) for name in names}
-        covariance = covariance_of(program, ordered, args, kwargs, prior)
+        how = {"prior": prior, "sandwich": WEIGHTS in kwargs}
+        covariance = covariance_of(program, ordered, args, kwargs, **how)
         last = ["guessing"] if "guessing" in values else []
         others = [x for x in known.places if x not in ("weights", "guessing")]
         parts = [known.places[x].positions.ravel() for x in ("weights", *others, *last)]
@@ -175,7 +177,7 @@ def study_items(
         deviation = np.sqrt(np.diagonal(covariance, axis1=1, axis2=2))
         for q, name in enumerate(factors):
             scores |= {name: mean[:, q], f"{name}_se": deviation[:, q]}
-        share = reliability(mean, covariance)
+        share = reliability(mean, covariance, kwargs.get(WEIGHTS))
         measures |= {f"reliability_{q + 1}": float(x) for q, x in enumerate(share)}
         lines.append(f"reliability {' '.join(f'{x:.3f}' for x in share)} (of the scores)")
     along = {**values, "weights": np.linalg.solve(standard.turn, weights)}

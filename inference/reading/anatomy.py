@@ -108,7 +108,7 @@ class Anatomy(NamedTuple):
         if self.weighted:
             raise ProgramError(
                 f"the rows of the plate {self.plate!r} are scaled (handlers.scale), and this "
-                "method counts every row once; EM, TruncatedEM, StepwiseEM, ExactGradient and "
+                "method counts every row once; EM, QuadratureEM, TruncatedEM, ExactGradient and "
                 "NUTS(marginal(model)) respect the weights of rows"
             )
 

@@ -5,6 +5,7 @@ The program stays as it is; each handler changes what one of its sites means.
     states            a latent site takes many values at once, on a new leading axis
     marginal          the latent site is summed out, the observed one becomes a mixture
     quadratic_bound   an observed Bernoulli or category becomes a quadratic lower bound of itself
+    weighted          a row of the data plate counts as often as an argument says
 
 By the time a message reaches a handler outside the program, the plates inside have acted on it:
 `fn` is expanded, `scale` is final. Both facts are used below.
@@ -12,6 +13,7 @@ By the time a message reaches a handler outside the program, the plates inside h
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -137,3 +139,55 @@ class tempered(Messenger):  # noqa: N801
             msg["scale"] = self.power * (1.0 if msg["scale"] is None else msg["scale"])
             # An impossible value costs nothing at power 0, where 0 times -inf would be NaN.
             msg["fn"] = msg["fn"].mask(self.power > 0)
+
+
+WEIGHTS = "row_weights"
+"""The argument that `weighted` adds to a program."""
+
+
+def weighted(model: Callable, plate: str = "data") -> Callable:
+    """The program with an argument ``row_weights``, (num_data,): how often each row counts.
+
+    As if `numpyro.handlers.scale` stood inside the plate. Parameters and their priors stay as they
+    are. Weights of a survey need not be whole numbers: `standard_errors` then wants
+    ``sandwich=True``.
+
+    :param plate: the plate of the rows.
+
+    >>> from jax import random
+    >>> from latentbits import EM
+    >>> from latentbits.models import bernoulli_mixture
+    >>> rows, counts = jnp.array([[0, 0], [1, 1]]), jnp.array([1.0, 3.0])
+    >>> kwargs = {"num_components": 1, "row_weights": counts}
+    >>> result = EM(weighted(bernoulli_mixture)).run(random.key(0), 1, rows, **kwargs)
+    >>> result.params["probs"].round(3).tolist()
+    [[0.75, 0.75]]
+    """
+
+    @functools.wraps(model)
+    def program(*args: Any, row_weights: Any = None, **kwargs: Any) -> Any:
+        if row_weights is None:
+            return model(*args, **kwargs)
+        scale = _row_scale(plate, row_weights)
+        with scale:
+            result = model(*args, **kwargs)
+        if not scale.met:
+            raise ProgramError(f"the program has no site in a plate {plate!r} to weigh")
+        return result
+
+    return program
+
+
+class _row_scale(Messenger):  # noqa: N801
+    """Scale the sites of a plate, entry by entry."""
+
+    def __init__(self, plate: str, weights: Any):
+        self.plate, self.weights, self.met = plate, jnp.asarray(weights), False
+        super().__init__(None)
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        places = [frame.dim for frame in msg["cond_indep_stack"] if frame.name == self.plate]
+        if msg["type"] == "sample" and places:
+            each = self.weights.reshape(-1, *(1,) * (-places[0] - 1))
+            msg["scale"] = each if msg["scale"] is None else msg["scale"] * each
+            self.met = True

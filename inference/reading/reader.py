@@ -59,6 +59,11 @@ class Reader(NamedTuple):
         """How many times each row counts, (num_data,), where the program says so."""
         return row_weights(self.model, self.anatomy, params, arguments)
 
+    def times(self, params: Params, arguments: Arguments, fresh: Array) -> Array:
+        """How often each row of a chunk counts, `fresh` being 1 for those that do."""
+        weight = self.weights(params, arguments)
+        return fresh if weight is None else fresh * weight
+
     def rows(self, arguments: Arguments) -> Rows:
         """The rows of a chunk: an argument does not become one by being as long as the chunk."""
         return rows_of(self.anatomy, *arguments, by_row=self.by_row)
@@ -123,6 +128,13 @@ def inspect_all(
     model: Callable, args: tuple, kwargs: dict[str, Any], plate: str | None = None
 ) -> tuple[Callable, Anatomy]:
     """The program on all its rows, what it consists of, and whether its rows meet."""
+    what = model, args, kwargs, plate
+    return known(lambda: _inspected(*what), "parts", what)
+
+
+def _inspected(
+    model: Callable, args: tuple, kwargs: dict[str, Any], plate: str | None
+) -> tuple[Callable, Anatomy]:
     model = without_missing(model, args, kwargs)
     anatomy = inspect(model, args, kwargs, plate=plate)
     if anatomy.drawn:

@@ -56,6 +56,8 @@ class Said(NamedTuple):
     """columns of numbers on which the latents of a row depend"""
     vary: bool = False
     """leave out columns of one value or none, which say nothing of what they share with others"""
+    fractions: bool = False
+    """accept weights that are no whole numbers"""
 
     @property
     def apart(self) -> tuple[str, ...]:
@@ -70,7 +72,7 @@ class Arranged(NamedTuple):
     cells: Cells
     ids: tuple[str, ...] | None
     counts: np.ndarray | None
-    """(num_rows,): how many times each row counts"""
+    """(num_rows,): how many times each row counts; whole numbers or not"""
     notes: tuple[str, ...]
     """a line for each guess"""
     groups: tuple[str, ...] | None
@@ -78,18 +80,23 @@ class Arranged(NamedTuple):
     """(num_rows, num_covariates)"""
 
     def repeated(self, values: np.ndarray, mask: np.ndarray) -> tuple[Any, ...]:
-        """Values, mask, ids, groups and covariates, every row as many times as it counts."""
-        beside = self.covariates
+        """Values, mask, ids, groups and covariates, every row as many times as it counts, and the
+        weights of rows where these are no whole numbers."""
+        beside, weights = self.covariates, None
         if self.counts is None:
-            return values, mask, self.ids, self.groups, beside
-        total, width = int(self.counts.sum()), values.shape[1]
-        if total * width > MOST_CELLS:
-            problem = f"its weights make {total} rows of {width} columns, more than memory holds"
-            raise self.cells.error(problem)
-        again = np.repeat(np.arange(len(values)), self.counts)
+            return values, mask, self.ids, self.groups, beside, weights
+        again = np.flatnonzero(self.counts)
+        if (self.counts != np.round(self.counts)).any():
+            weights = self.counts[again]
+        else:
+            total, width = int(self.counts.sum()), values.shape[1]
+            if total * width > MOST_CELLS:
+                problem = f"its weights make {total} rows of {width} columns, more than memory has"
+                raise self.cells.error(problem)
+            again = np.repeat(np.arange(len(values)), self.counts.astype(int))
         ids, groups = (x and tuple(x[i] for i in again) for x in (self.ids, self.groups))
         beside = None if beside is None else beside[again]
-        return values[again], mask[again], ids, groups, beside
+        return values[again], mask[again], ids, groups, beside, weights
 
 
 def arrange(
@@ -114,7 +121,8 @@ def arrange(
     )
     counts = None
     if said.weights is not None:
-        counts = _counts(Column.of(cells, cells.columns.index(said.weights)))
+        column = Column.of(cells, cells.columns.index(said.weights))
+        counts = _counts(column, said.fractions)
     covariates = _covariates(cells, said.covariates) if said.covariates else None
     out = {*skipped, *said.apart}
     notes = []
@@ -218,19 +226,19 @@ def _covariates(cells: Cells, names: Sequence[str]) -> np.ndarray:
     return numbers
 
 
-def _counts(column: Column) -> np.ndarray:
+def _counts(column: Column, fractions: bool) -> np.ndarray:
     numbers = column.spread(column.numbers, np.nan)
-    for row in np.flatnonzero(
-        ~((numbers >= 0) & (numbers <= MOST_CELLS) & (numbers == np.round(numbers)))
-    ):
+    whole = fractions | (numbers == np.round(numbers))
+    for row in np.flatnonzero(~((numbers >= 0) & (numbers <= MOST_CELLS) & whole)):
+        wanted = "numbers from 0" if fractions else "whole numbers here (`fit` takes fractions)"
         problem = (
             f"found {show(np.asarray(column.cells.of(column.place), object)[row])}, and weights "
-            "are whole numbers here, how many times a row counts; --drop leaves the column out"
+            f"are {wanted}, how many times a row counts; --drop leaves the column out"
         )
         raise column.cells.wrong(row, column.place, problem)
     if not numbers.any():
         raise column.cells.error("every weight is 0", column.name)
-    return numbers.astype(int)
+    return numbers
 
 
 def _no_measurement(cells: Cells, place: int) -> str | None:

@@ -51,6 +51,8 @@ class Table(NamedTuple):
     """(num_data,): which group each row belongs to, if a column says so"""
     covariates: np.ndarray | None = None
     """(num_data, num_covariates): numbers on which the latents of a row depend, if columns say"""
+    weights: np.ndarray | None = None
+    """(num_data,): how often each row counts, where these are no whole numbers"""
 
     @property
     def num_levels(self) -> tuple[int, ...]:
@@ -165,7 +167,7 @@ def load_levels(
     The levels of a column are the different cells that occur in it: one never chosen has no
     parameter that could be estimated. Ordered ones stand as `in_order` says: numbers by size, words
     as they stand in a known scale ("never … always"), two words the one that denies first.
-    Categories stand in that order too, or else in the alphabet's.
+    Categories stand in that order too, or else as they first occur in the file.
 
     Rows are data and columns are features, as in `load_table`; or a row holds one answer
     (`person,item,response`, or what ``said.long`` names), and the table is made of these.
@@ -214,7 +216,7 @@ def load_mixed(
     """A table of any kinds of columns from a file, as `load_table` reads files.
 
     The kind of a column is seen from its cells: 0/1, −1/+1, 1/2, yes/no and any two words are
-    binary, other words categorical (levels in alphabetical order), other numbers real.
+    binary, other words categorical (levels as they first occur), other numbers real.
 
     :param kinds: column -> one of `columns.KINDS`, where that guess is wrong; counts and ordered
         numbers are real here.
@@ -230,7 +232,7 @@ def load_mixed(
     >>> _ = file.write_text("age,smokes,town\\n31,yes,Ulm\\n48,no,Jena\\n?,no,Bonn\\n")
     >>> table = load_mixed(file)
     >>> table.kinds, table.levels[2], table.values[:, 2].tolist()
-    (('real', 'binary', 3), ('Bonn', 'Jena', 'Ulm'), [2.0, 1.0, 0.0])
+    (('real', 'binary', 3), ('Ulm', 'Jena', 'Bonn'), [0.0, 1.0, 2.0])
     """
     said = said or Said()
     said = said._replace(kinds={**said.kinds, **(kinds or {})})
@@ -299,10 +301,10 @@ def _load(
         _refuse_constant(cells, encoded)
     if kind == "binary":
         _refuse_doubtful(cells, encoded)
-    values, mask, ids, groups, covariates = arranged.repeated(encoded.values, encoded.mask)
+    values, mask, ids, *beside = arranged.repeated(encoded.values, encoded.mask)
     return Table(
         values, mask, cells.columns, encoded.coding, str(cells.path), encoded.levels,
-        ids, arranged.notes, groups, covariates,
+        ids, arranged.notes, *beside,
     )  # fmt: skip
 
 

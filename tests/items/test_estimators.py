@@ -43,7 +43,10 @@ def test_scikit_learns_checks_pass():
     fit."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        check_estimator(latentbits.LatentClasses(binarize="mean", max_steps=3))
+        # Three steps end where they began: at draws from the rows, which are others if repeated.
+        apart = {"check_sample_weight_equivalence_on_dense_data": "starts are drawn from the rows"}
+        estimator = latentbits.LatentClasses(binarize="mean", max_steps=3)
+        check_estimator(estimator, expected_failed_checks=apart, on_skip=None)
 
 
 WITHOUT_FIT = [

@@ -119,6 +119,20 @@ def test_what_is_said_of_columns_is_done(tmp_path):
             load_table(path, said=wrong)
 
 
+def test_weights_that_are_no_counts_go_along_with_their_rows(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text("a;b;w\n1;0;0,5\n0;1;0\n0;0;1,75\n1;1;2\n")  # as German programs write it
+    said = Said(weights="w", fractions=True)
+    table = load_table(path, said=said)
+    np.testing.assert_array_equal(table.weights, [0.5, 1.75, 2.0])
+    np.testing.assert_array_equal(table.values, [[1, 0], [0, 0], [1, 1]])
+    with refused("row 2, column 'w': found 0.5, and weights are whole numbers here"):
+        load_table(path, said=said._replace(fractions=False))
+    path.write_text(path.read_text().replace("1,75", "-1"))
+    with refused("row 4, column 'w': found -1, and weights are numbers from 0"):
+        load_table(path, said=said)
+
+
 def test_rows_of_two_words_without_names_are_no_names(tmp_path):
     path = tmp_path / "x.csv"
     path.write_text("agree,disagree\ndisagree,agree\nagree,agree\n")

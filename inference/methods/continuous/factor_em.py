@@ -210,6 +210,7 @@ class FactorEM(Algorithm, abc.ABC):
 
         def summarise(arguments: Arguments, by_row: Any, fresh: Array) -> Any:
             evidence, posterior = look.expect(arguments, by_row)
+            fresh = opened.reader.times(params, arguments, fresh)
             total = jnp.sum(fresh * evidence)
             if columns is None:
                 return total, ()
@@ -232,8 +233,9 @@ class FactorEM(Algorithm, abc.ABC):
         def expect(arguments: Arguments, by_row: Any) -> Expectation:
             evidence, posterior = look.expect(arguments, by_row)
             nothing: Any = None
+            times = opened.reader.times(params, arguments, jnp.ones_like(evidence))
             return Expectation(
-                evidence, nothing, nothing, lambda: self.weighted(posterior), nothing
+                evidence, nothing, nothing, lambda: self.weighted(posterior), nothing, weight=times
             )
 
         return gradient_step(

@@ -24,7 +24,7 @@ from numpyro.distributions.distribution import validation_enabled
 from ...numerics.gaussian import log_normal
 from ...reading.anatomy import Anatomy, ProgramError
 from ...reading.arguments import rows_of
-from ...reading.log_joint import Structure, log_joint, quadratic_part
+from ...reading.log_joint import Structure, log_joint, quadratic_part, row_weights
 from ...reading.reader import check_data, inspect_all
 from ...reading.recognition.papers import Known
 from ...reading.states import AllStates
@@ -81,6 +81,11 @@ class FactorReader(NamedTuple):
         if self.closed is not None:
             return self.closed.log_joint(params, points, arguments)
         return log_joint(self.model, self.anatomy, params, points, arguments)
+
+    def times(self, params: Params, arguments: Arguments, fresh: Array) -> Array:
+        """How often each row of a chunk counts, `fresh` being 1 for those that do."""
+        weight = row_weights(self.model, self.anatomy.with_rows(len(fresh)), params, arguments)
+        return fresh if weight is None else fresh * weight
 
     def bend(self, params: Params, place: Array, arguments: Arguments) -> tuple[Array, Array]:
         """Gradient (..., q) of log p(y_n, x) in the continuous latents, and minus its Hessian
@@ -191,6 +196,5 @@ def open_factors(
     if problem:
         raise ProgramError(f"this method is for continuous latents: {problem}")
     anatomy.check_observed()
-    anatomy.check_unweighted()
     anatomy.check_rows_are_apart()
     return FactorReader(model, anatomy), rows_of(anatomy, args, kwargs)

@@ -124,8 +124,7 @@ class Pass(NamedTuple):
 
         def part(arguments: Arguments, extra: Any, fresh: Array) -> Any:
             posterior = self.expect(arguments, extra)
-            weight = self.local.weights(self.params, arguments)
-            counted = fresh if weight is None else weight * fresh
+            counted = self.local.times(self.params, arguments, fresh)
             sums = update.statistics(posterior, posterior.heavy(fresh), arguments)
             evidence = posterior.anchored(Chunk(self.local, self.params, arguments)).evidence
             return jnp.sum(counted * evidence), jnp.sum(counted), sums

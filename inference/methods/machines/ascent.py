@@ -63,8 +63,7 @@ class Climb(NamedTuple):
 
         def part(arguments: Arguments, extra: Any, fresh: Array) -> tuple[Array, Params]:
             read = local._replace(model=model_of(arguments, extra, fresh))
-            weight = local.weights(params, arguments)
-            counted = fresh if weight is None else weight * fresh
+            counted = local.times(params, arguments, fresh)
             total = lambda p: jnp.sum(counted * self.evidence(read, p, arguments))  # noqa: E731
             return jax.value_and_grad(total)(params)
 
@@ -77,9 +76,7 @@ class Climb(NamedTuple):
         local = self.reader.at(min(self.chunk_size, self.rows.num_data))
 
         def part(arguments: Arguments, fresh: Array) -> Array:
-            weight = local.weights(params, arguments)
-            assert weight is not None
-            return fresh @ weight
+            return jnp.sum(local.times(params, arguments, fresh))
 
         return sum_over_chunks(part, self.rows, self.chunk_size)
 

@@ -1,4 +1,5 @@
-"""A row of weight w counts as w equal rows: `numpyro.handlers.scale` inside the data plate."""
+"""A row of weight w counts as w equal rows: `numpyro.handlers.scale` inside the data plate, or
+`weighted` around a program."""
 
 import jax
 import jax.numpy as jnp
@@ -12,14 +13,18 @@ from tools import ROUNDED, close, in_double, quick_run
 
 from inference import (
     EM,
+    BoundEM,
     ExactGradient,
+    MomentInversion,
     MonteCarloEM,
     ProgramError,
     QuadratureEM,
     StepwiseEM,
     TruncatedEM,
     marginal,
+    weighted,
 )
+from ppl_models import clipped_gaussian, graded_trait, latent_trait
 
 DATA = np.array([[1, 1, 0], [0, 1, 1], [0, 0, 1], [1, 0, 0], [1, 1, 1]], np.float32)
 COUNTS = np.array([3, 4, 1, 2, 7])
@@ -83,14 +88,54 @@ def test_the_loss_is_minus_the_density_of_the_marginal_program():
         close(loss, -value, ROUNDED)
 
 
-def trait(data, weights=1.0):
+def heavy_trait(data):
+    """No closed M-step: a factor with heavy tails."""
     slope = numpyro.sample("slope", dist.Normal().expand([3]).to_event(1))
-    with numpyro.plate("data", len(data)), handlers.scale(scale=weights):
-        x = numpyro.sample("x", dist.Normal())
+    with numpyro.plate("data", len(data)):
+        x = numpyro.sample("x", dist.StudentT(5.0))
         numpyro.sample("y", dist.Bernoulli(logits=x[..., None] * slope).to_event(1), obs=data)
 
 
-@pytest.mark.parametrize("method", [QuadratureEM(trait), MonteCarloEM(trait)])
-def test_a_method_that_counts_rows_once_refuses_weights(method):
+FACTORS = {"weights": np.array([[1.0, 0.4, -0.3]]), "bias": np.array([0.3, 0.8, 0.1])}
+CUTS = {"weights": np.array([[1.0, 0.4, -0.3]]), "cutpoints_2": np.array([[0.3], [0.8], [0.1]])}
+CONTINUOUS = {
+    "form in the datum": (QuadratureEM, latent_trait, FACTORS, {"num_factors": 1}),
+    "levels": (QuadratureEM, graded_trait, CUTS, {"num_factors": 1, "levels": (2, 2, 2)}),
+    "draws": (MonteCarloEM, latent_trait, FACTORS, {"num_factors": 1}),
+    "bound": (BoundEM, latent_trait, FACTORS, {"num_factors": 1}),
+    "gradient": (QuadratureEM, heavy_trait, {"slope": np.array([1.0, 0.4, -0.3])}, {}),
+}
+
+
+@in_double
+@pytest.mark.parametrize("case", CONTINUOUS)
+def test_so_it_is_of_continuous_latents(case):
+    """Of programs as they are, by the handler that weighs the rows of a plate."""
+    method, program, start, more = CONTINUOUS[case]
+    rows = DATA.astype(np.int8) if program is graded_trait else DATA
+    how = {"init_params": start, **more}
+    wanted = quick_run(method(program), 0, 3, np.repeat(rows, COUNTS, axis=0), **how)
+    weights = COUNTS.astype(float)
+    found = quick_run(method(weighted(program)), 0, 3, rows, row_weights=weights, **how)
+    close(found.losses, wanted.losses, 1e-6)
+    for name, value in wanted.params.items():
+        close(found.params[name], value, 1e-4)  # nodes lie where chunks of other rows put them
+        assert np.abs(value - start[name]).max() > 1e-3
+
+
+def test_a_weighed_program_is_one_that_scales_its_rows():
+    start = {name: np.asarray(value, np.float32) for name, value in PARAMS.items()}
+    weights = np.array([0.5, 2.5, 1.0, 3.25, 0.1], np.float32)
+    plain, by_handler = (
+        log_density(marginal(f), (DATA,), {name: weights}, start)[0]
+        for f, name in ((mixture, "weights"), (weighted(mixture), "row_weights"))
+    )
+    close(plain, by_handler, 1e-6)
+    with pytest.raises(ProgramError, match="no site in a plate 'people' to weigh"):
+        handlers.seed(weighted(mixture, "people"), 0)(DATA, row_weights=weights)
+
+
+def test_a_method_that_counts_rows_once_refuses_weights():
+    method = MomentInversion(weighted(clipped_gaussian))
     with pytest.raises(ProgramError, match=r"rows of the plate 'data' are scaled"):
-        method.init(jax.random.key(0), DATA, weights=COUNTS.astype(np.float32))
+        method.init(jax.random.key(0), DATA, num_factors=1, row_weights=COUNTS.astype(np.float32))
