@@ -7,10 +7,13 @@ import numpyro.distributions as dist
 import oracle
 import pytest
 from jax import random
+from scipy.optimize import minimize
+from scipy.special import expit, logit
 from scipy.stats import beta, norm
 
 from inference import QuadratureEM, standard_errors
 from inference.methods.continuous.opening import open_columns
+from ppl_models import latent_trait
 
 ITEMS = 3
 RNG = np.random.default_rng(0)
@@ -88,3 +91,41 @@ def test_the_optimum_and_its_errors_are_those_of_the_oracles_posterior(fits):
             bend[i, j] = bend[j, i] = 0.5 * cross
     wanted = np.sqrt(np.diagonal(np.linalg.inv(bend / step**2)))
     np.testing.assert_allclose(spread, wanted, rtol=5e-3)
+
+
+def minus_log_likelihood(vector, answers):
+    """Without a prior, and its gradient: Bock and Aitkin's table of expected answers."""
+    line = np.linspace(-6.0, 6.0, 81)
+    slope, bias, logits = vector.reshape(3, -1)
+    guess, known = expit(logits), expit(line[:, None] * slope + bias)
+    right = guess + (1.0 - guess) * known
+    joint = answers @ np.log(right).T + (1.0 - answers) @ np.log1p(-right).T + norm.logpdf(line)
+    evidence = np.logaddexp.reduce(joint, axis=1)
+    share = np.exp(joint - evidence[:, None])
+    pull = (share.T @ answers - share.sum(0)[:, None] * right) / (right * (1.0 - right))
+    bent = pull * (1.0 - guess) * known * (1.0 - known)
+    slopes = [(line[:, None] * bent).sum(0), bent.sum(0)]
+    slopes.append((pull * (1.0 - known)).sum(0) * guess * (1.0 - guess))
+    total = evidence.sum() + len(answers) * np.log(line[1] - line[0])
+    return -total, -np.concatenate(slopes)
+
+
+def test_every_start_ends_at_the_maximum_of_a_flat_likelihood():
+    """Two items that most can guess, one on which the able do worse, and no prior."""
+    rng, items = np.random.default_rng(2), 24
+    slope, bias = rng.lognormal(0.2, 0.3, items), rng.normal(size=items)
+    slope[0] *= -1.0
+    guess = rng.beta(1.0, 3.0, items)
+    guess[1:3] = 0.8
+    chance = guess + (1.0 - guess) * expit(rng.normal(size=(1000, 1)) * slope + bias)
+    answers = (rng.random(chance.shape) < chance) + 0.0
+
+    method = QuadratureEM(latent_trait, prior=False)
+    run = {"tolerance": 1e-7, "num_factors": 1, "guessing": True}
+    fits = [method.run(random.key(key), 500, answers, **run) for key in range(4)]
+    assert np.ptp([float(fit.losses[-1]) for fit in fits]) < 0.05
+    found = {name: np.ravel(x).astype(float) for name, x in fits[0].params.items()}
+    at = np.concatenate([found["weights"], found["bias"], logit(found["guessing"])])
+    polish = {"jac": True, "method": "L-BFGS-B", "options": {"maxiter": 200}}
+    best = minimize(minus_log_likelihood, at, args=(answers,), **polish)
+    assert abs(float(fits[0].losses[-1]) - best.fun) < 0.05
