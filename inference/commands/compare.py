@@ -19,7 +19,6 @@ from latentbits.models.data import InputError, Table
 
 from ..comparison.side_by_side import Workers
 from ..comparison.verdict import lines, summary
-from ..files.catalogue import find_program
 from ..files.option import SEED, Option, add, settled
 from ..files.output import (
     append_row,
@@ -31,7 +30,7 @@ from ..files.output import (
     write_whole,
 )
 from ..reading.anatomy import inspect
-from .options import Given, add_options, open_given, tell
+from .options import Given, add_options, named, open_given, tell
 from .progress import say, stage
 
 OPTIONS = {
@@ -108,7 +107,7 @@ def main(namespace: argparse.Namespace) -> int:
     results = namespace.results = check_output("--results", namespace.results, (".jsonl",))
     if results is not None and results.exists() and not os.access(results, os.W_OK):
         raise InputError(f"--results {results}: cannot be written (Permission denied)")
-    find_program(namespace.model)
+    named(namespace)
     pool = _processes(namespace)
     try:
         return _compare(namespace, folder, pool, *earlier)
@@ -226,7 +225,7 @@ def _compare(
         shown = as_json(summary(comparison)).decode()[:-1]
         print(shown if namespace.json else "\n".join([*start, *lines(comparison)]))
     if not namespace.json:
-        print(f"\nreport    {missing or folder / 'report.html'}")
+        print(f"\nreport    {missing or Path(namespace.out or folder.name) / 'report.html'}")
     if namespace.results is not None and not comparison.about["stopped"]:
         append_row(namespace.results, _results_row(comparison), "--results")
     return 130 if comparison.about["stopped"] else 0
@@ -330,7 +329,7 @@ def _open(namespace: argparse.Namespace) -> Opened:
     from ..comparison.reference import load
     from ..files.cards import CARDS, example, known_of
 
-    name, program = namespace.model, find_program(namespace.model)
+    name, program, settings = named(namespace)
     if name not in CARDS:
         raise InputError(f"{name} is your own: say which table with --data FILE")
     which, has = namespace.example or "paper", CARDS[name].examples
@@ -338,7 +337,7 @@ def _open(namespace: argparse.Namespace) -> Opened:
         raise InputError(f"--example {which}: {name} has {', '.join(has)}")
     first = MOST_REPLICATES * namespace.seed
     made = example(name, which=which, number=first)
-    sizes = {**made.sizes, **dict(namespace.set)}
+    sizes = {**made.sizes, **settings}
     columns = tuple(f"x{i + 1}" for i in range(made.values.shape[1]))
     full = np.ones(made.values.shape, bool)
     table = Table(made.values, full, columns, ("",) * len(columns), "example")

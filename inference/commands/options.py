@@ -155,9 +155,7 @@ def open_given(namespace: argparse.Namespace, vary: bool = False) -> Given:
 
     :param vary: columns of one value or none are left out with a note.
     """
-    name, implied = called(namespace.model)
-    program = find_program(name)
-    settings = {**implied, **dict(own_names(program, namespace.set))}
+    name, program, settings = named(namespace)
     _check_call(name, program, settings)
     table = _load(name, program, settings, namespace, vary and not namespace.constant)
     tell(table.notes)
@@ -171,6 +169,13 @@ def open_given(namespace: argparse.Namespace, vary: bool = False) -> Given:
     with blame(name, "fails on this table"):
         _check_memory(name, program, table, kwargs)
     return Given(name, program, table, kwargs)
+
+
+def named(namespace: argparse.Namespace) -> tuple[str, Callable, dict[str, Any]]:
+    """The program that is asked for, by any of its names, and its settings, by its own."""
+    name, implied = called(namespace.model)
+    program = find_program(name)
+    return name, program, {**implied, **dict(own_names(program, namespace.set))}
 
 
 def own_names(program: Callable, pairs: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:

@@ -457,3 +457,8 @@ def test_a_method_that_fails_or_diverges_says_so_and_the_others_go_on(monkeypatc
 def test_what_is_wrong_is_said_before_the_work(arguments, words, capsys):
     assert main(["calibrate", "bernoulli_product", *arguments]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_a_program_is_found_by_its_other_names(capsys):
+    assert main(["calibrate", "LCA", "--set", "n_classes=2", "--methods", "no such"]) == 2
+    assert "choose from NUTS" in capsys.readouterr().err

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import xarray as xr
 from made_comparisons import made
 
 import inference.commands.compare as command
@@ -115,6 +116,15 @@ def test_an_example_is_not_fitted(tmp_path, capsys):
     assert row["methods"]["MAP"].keys() == {
         "score", "uncertainty", "seconds_to_score", "seconds_to_uncertainty", "seconds",
     }  # fmt: skip
+
+
+def test_other_names_of_programs_and_settings(tmp_path):
+    asked = ["--example", "small", "--methods", "EM", "--replicates", "1", "--jobs", "1"]
+    out = tmp_path / "out"
+    assert main(["compare", "lca", "--set", "n_classes=2", *asked, "--out", str(out)]) == 0
+    assert json.loads((out / "manifest.json").read_text())["model"] == "categorical_mixture"
+    with xr.open_datatree(out / "EM.nc") as groups:
+        assert groups["point_estimate"]["mixing"].shape[-1] == 2
 
 
 def test_a_row_says_what_ran_where_and_how_it_was_typed():
