@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import io
+import json
 import os
 import re
 import shutil
@@ -71,15 +72,19 @@ def write_api() -> None:
 
 
 def write_commands() -> None:
-    """The page of every command with its options, as `latentbits COMMAND --help` prints them, and
-    the rules by which a comparison judges."""
+    """The page of every command with its options, as `latentbits COMMAND --help` prints them, with
+    an example; and the rules by which a comparison judges."""
     os.environ["COLUMNS"] = "88"
-    lines = ["# Commands", "", "What `latentbits COMMAND --help` prints.", ""]
+    examples = json.loads((HERE / "examples.json").read_text())
+    lines = ["# Commands", "", "What `latentbits COMMAND --help` prints, and an example.", ""]
+    lines += ["`answers.csv` holds 300 rows of six answers, 0 or 1; in `holes.csv` one is missing. "
+              "Examples use the files of those before.", ""]  # fmt: skip
     for name in COMMANDS:
         shown = io.StringIO()
         with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
             make_parser([name]).parse_args([name, "--help"])
         lines += [f"## {name}", "", "```text", shown.getvalue().rstrip(), "```", ""]
+        lines += ["```console", examples[name].rstrip(), "```", ""]
     (HERE / "commands.md").write_text("\n".join(lines))
     title = "# The rules of the verdict"
     (HERE / "verdict.md").write_text(f"{title}\n\n```text\n{RULES.rstrip()}\n```\n")

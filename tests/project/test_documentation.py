@@ -1,5 +1,6 @@
 """What the README and the guides say is so: their Python runs, what they name exists."""
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -145,3 +146,17 @@ def test_every_notebook_is_named():
 def test_ci_takes_the_test_command_from_here():
     pattern = re.search(r"grep -m 1 -E '(.*)' README.md", (ROOT / ".ci/run").read_text())[1]
     assert len(re.findall(pattern, README, re.MULTILINE)) == 1
+
+
+def test_the_example_of_a_command_is_what_it_prints(tmp_path, monkeypatch):
+    """Of those that take seconds; `python docs/examples.py` makes all of them anew."""
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    monkeypatch.chdir(tmp_path)
+    import examples
+
+    kept = json.loads(examples.FILE.read_text())
+    assert set(kept) == set(examples.EXAMPLES) == set(COMMANDS)
+    examples.prepare()
+    for name, lines in examples.EXAMPLES.items():
+        if name not in examples.SLOW:
+            assert masked(examples.run(lines)) == masked(kept[name]), name
