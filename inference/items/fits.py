@@ -153,7 +153,7 @@ def complete(fit: Fit, table: Table) -> Answer:
         values[tuple(holes.T)] = cell_probabilities(
             fit.program, params, table.values, holes, **fit.arguments(table)
         )
-    return list(fit.columns), values, f"complete  {len(holes)} cells filled in"
+    return list(fit.columns), values, f"complete  missing cells filled in: {len(holes)}"
 
 
 def transform(fit: Fit, table: Table) -> Answer:
