@@ -26,7 +26,7 @@ from ..rows.disk import stored
 from ..rows.padding import Padded, by_row, padded
 from ..types import Params
 from .checkpoint import Checkpoint, origin
-from .contract import DivergedError, RunResult, Starts
+from .contract import DivergedError, RunResult, Starts, Stop
 from .loop import Drive, Spent, drive
 from .search import Lineages, Narrow, Search
 from .settings import Range, Seconds, check_settings
@@ -290,7 +290,12 @@ class Algorithm(abc.ABC):
                 once = tolerance is None or (budget, record, checkpoint) != (None, None, None)
                 if method is not self and not once and method.disagree(result):
                     other = partial(start, random.fold_in(rng_key, 1))
-                    result = method.better(result, drive(method, other, *every, how))
+                    try:
+                        result = method.better(result, drive(method, other, *every, how))
+                    except DivergedError:
+                        pass
+                    except KeyboardInterrupt:
+                        result = result._replace(stop=Stop.INTERRUPTED)
             except DivergedError as error:
                 if wide is not None and method is self:
                     error.state = by_row(error.state, self.by_row, wide.cut)

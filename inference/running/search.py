@@ -56,7 +56,8 @@ class Search:
         many starts as lineages go straight on.
     :param rounds: how often each lineage is set against a variant of itself.
     :param steps: steps of a round. These three go by the length of the run where they are not
-        given, so that all starts together take no longer than five plain runs.
+        given, so that all starts together take no longer than five plain runs; where no two of
+        them end at the best optimum, as many again are run.
     :param effort: multiplies the rounds, where they are not given.
     :param num_rows: rows that the search uses of a table more than twice as long, drawn at random;
         the runs to the end use all.
@@ -441,7 +442,9 @@ class Lineages:
         best = min(both, key=lambda one: float(one.state.losses[-1].min()))
         times = ("seconds", "compile_seconds", "search_seconds")
         spent = {name: sum(getattr(one, name) for one in both) for name in times}
-        return best._replace(state=_joined(*(one.state for one in both)), **spent)
+        stops = {one.stop for one in both}
+        stop = Stop.INTERRUPTED if Stop.INTERRUPTED in stops else best.stop
+        return best._replace(state=_joined(*(one.state for one in both)), stop=stop, **spent)
 
 
 def _joined(*parts: LineageState) -> LineageState:

@@ -10,6 +10,8 @@ from inference import EM, Algorithm, Optima, Search, TruncatedEM
 from inference.methods.discrete import moves
 from inference.methods.discrete.step import StatesEM
 from inference.methods.discrete.updates import closed_form
+from inference.running import algorithm
+from inference.running.contract import DivergedError, Stop
 from inference.running.search import PATIENCE, Lineages, LineageState, optima_of, remaining
 from ppl_models import bernoulli_mixture, binary_sparse_coding
 from ppl_models.data import bars
@@ -78,6 +80,26 @@ def test_starts_that_end_apart_are_searched_for_once_more():
     assert np.isclose(there.losses[0], values[0], atol=0.01)
     limited = em.run(random.key(0), 400, data, num_components=5, tolerance=1e-6, budget=60.0)
     assert len(limited.optima.values) == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "stop"),
+    [(DivergedError("no number", None), Stop.TOLERANCE), (KeyboardInterrupt(), Stop.INTERRUPTED)],
+)
+def test_a_second_search_that_breaks_leaves_what_the_first_found(monkeypatch, error, stop):
+    data = (np.random.default_rng(0).random((60, 8)) < 0.5).astype(np.float32)
+    em = EM(bernoulli_mixture, search=Search(2, screening=0, rounds=0))
+    drive, ends = algorithm.drive, iter([None, error])
+
+    def breaking(*args):
+        if (why := next(ends)) is not None:
+            raise why
+        return drive(*args)
+
+    monkeypatch.setattr(algorithm, "drive", breaking)
+    found = em.run(random.key(0), 400, data, num_components=5, tolerance=1e-6)
+    assert next(ends, None) is None and found.stop is stop
+    assert len(found.optima.values) == 2 and np.isfinite(found.losses[-1])
 
 
 def test_a_variant_changes_one_unit_and_keeps_the_others():
