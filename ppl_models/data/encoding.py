@@ -199,7 +199,7 @@ class Column(NamedTuple):
             if known is None and len(present) == 2:
                 known = order(present)
             elif known is None and kind == "categorical" and 2 < len(present) <= MOST_LEVELS:
-                known = present
+                known = in_order(present) or present
             table, _, levels = self.levels(kind, ordered=False, known=known)
             return table, "binary" if len(levels) == 2 else len(levels), levels
         if len(distinct) < 2 and known is None:

@@ -1,13 +1,16 @@
 """A user's mixed table from file to map: what is read, what is refused, what is drawn."""
 
+import io
+
 import jax
 import numpy as np
 import pytest
 from jax import random
+from matplotlib.figure import Figure
 from numpyro.handlers import seed, substitute, trace
 
 from inference.cli import main, make_parser
-from inference.files.map.figure import merge, spread_places
+from inference.files.map.figure import label_categories, merge, spread_places
 from inference.files.map.fit import Map, draw, fit_map
 from inference.papers.latent_trait import divergence
 from ppl_models import mixed_trait
@@ -162,6 +165,14 @@ def test_equal_patterns_are_one_spot_of_each_label():
     spots = merge(mean, np.tile(np.eye(2), (4, 1, 1)), [0, 0, 0, 1])
     assert sorted(spots.rows.tolist()) == [1, 1, 2]
     assert len(spread_places(np.random.default_rng(0).normal(size=(50, 2)))) == 4
+
+
+def test_names_of_categories_are_no_formulas():
+    figure = Figure()
+    axes = figure.subplots()
+    label_categories(axes, np.zeros((3, 2)), {"A_1 $x^$": np.ones(3, bool)}, [])
+    figure.savefig(io.BytesIO())  # a formula that is none cannot be drawn
+    figure.clear()
 
 
 def test_divergence_is_that_of_two_gaussians_by_hand():

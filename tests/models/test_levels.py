@@ -107,3 +107,11 @@ def test_counts_are_whole_numbers(tmp_path, load):
     with pytest.raises(InputError, match="row 4, column 'a': found -1, wanted a count"):
         load(file, said=said)
     assert load(written(tmp_path, "a,b\n1,0.5\n3,2\n"), said=said).values[1, 0] == 3
+
+
+def test_categories_of_a_mixed_table_stand_in_the_same_order(tmp_path):
+    file = written(tmp_path, "dose,how,town\n" + "10,often,Ulm\n2,never,Bonn\n1,always,Jena\n" * 4)
+    kinds = dict.fromkeys(["dose", "how", "town"], "categorical")
+    wanted = (("1", "2", "10"), ("never", "often", "always"), ("Ulm", "Bonn", "Jena"))
+    assert load_mixed(file, kinds=kinds).levels == wanted
+    assert load_levels(file, ordered=False).levels == wanted

@@ -168,6 +168,7 @@ def _put(axes: Axes, name: str, spots: np.ndarray, placed: Placed, **look: Any) 
     tall = 2 * reach * FONT * 1.25 / (4.6 * 72)
     short = name if len(name) <= 14 else name[:13] + "…"
     wide = tall * 0.55 * (len(short) + 1)
+    short = short.replace("$", r"\$")
     for x, y in spots:
         inside = abs(x) + wide / 2 < 0.99 * reach and abs(y) + tall / 2 < 0.99 * reach
         apart = all(

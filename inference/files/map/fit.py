@@ -167,6 +167,7 @@ def draw(
 
     from ..figures import image_grid
     from .figure import (
+        MOST_LABELS,
         draw_lines,
         draw_map,
         label_categories,
@@ -186,7 +187,8 @@ def draw(
     words = "mark: rows of one pattern, larger for more; ring: one standard deviation"
     words += "\narrow: side of a line where the column is more likely 1" if lines else ""
     members, placed = {} if table is None else categories(table), []
-    words += "\nname: mean of the rows of that category" if members else ""
+    if 0 < len(members) <= MOST_LABELS:
+        words += "\nname: mean of the rows of that category"
     left.supxlabel(words, fontsize=8)
     if lines:
         layout = Layout.of(map_.kinds)
