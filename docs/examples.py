@@ -2,7 +2,8 @@
 
     python docs/examples.py [COMMAND …]
 
-runs them in a folder of its own, in this order. The last ones take minutes.
+runs them in a folder of its own, in this order: name with a command those whose files it takes. The
+last ones take minutes.
 """
 
 from __future__ import annotations

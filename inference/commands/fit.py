@@ -24,7 +24,7 @@ from ..items.fits import KIND, certified, read_rows
 from ..items.known_items import Start, held_priors, read_items
 from ..items.pictures import sheet
 from ..numerics.rotation import ROTATIONS
-from ..reading.anatomy import inspect
+from ..reading.anatomy import Anatomy, inspect
 from ..reading.arguments import put
 from ..reading.handlers import WEIGHTS
 from ..reading.small_scales import ScaleWarning
@@ -98,12 +98,22 @@ def _check_covariates(given: Given, contender: Any, namespace: argparse.Namespac
         raise InputError(f"--covariates: wanted a point estimate, and {contender.name} draws")
 
 
-def _check_weights(namespace: argparse.Namespace) -> None:
+WEIGHING = ("EM", "QuadratureEM", "BoundEM", "MonteCarloEM", "TruncatedEM", "StepwiseEM",
+            "ExactGradient")  # fmt: skip
+"""Methods that count a row as often as its weight says."""
+
+
+def _check_weights(namespace: argparse.Namespace, name: str, anatomy: Anatomy) -> None:
     """What weights that are no counts do not go with: they make no likelihood of rows."""
-    for option in ("valid", "posterior", "certify", "covariates", "group", "hold_out"):
+    for option in ("valid", "posterior", "certify", "covariates", "group", "hold_out", "outcomes"):
         if getattr(namespace, option):
-            name = option.replace("_", "-")
-            raise InputError(f"--{name} goes without weights that are no whole numbers")
+            option = option.replace("_", "-")
+            raise InputError(f"--{option} goes without weights that are no whole numbers")
+    able = [x for x in WEIGHING if find_method(x).admits(anatomy) is None]
+    able += [] if anatomy.latents else ["MAP"]
+    if name not in able:
+        raise InputError(f"--weights: {name} goes without weights that are no whole numbers; "
+                         f"add --method {' or '.join(able)}")  # fmt: skip
 
 
 class Fit(NamedTuple):
@@ -126,8 +136,6 @@ def fit_table(given: Given, namespace: argparse.Namespace, hidden: np.ndarray | 
     from .fit_report import Written, held_out, report
 
     settings = dict(namespace.option)
-    if WEIGHTS in given.kwargs:
-        _check_weights(namespace)
     with blame(given.name):
         anatomy = inspect(given.program, (given.table.values,), given.kwargs, plate=namespace.plate)
     if namespace.rotation != "none":
@@ -150,6 +158,8 @@ def fit_table(given: Given, namespace: argparse.Namespace, hidden: np.ndarray | 
         name=given.name, method=namespace.method, settings=settings,
     )  # fmt: skip
     contender, settings = choice.method, choice.settings
+    if WEIGHTS in given.kwargs:
+        _check_weights(namespace, contender.name, anatomy)
     if namespace.posterior and (contender.kind != "point" or namespace.rotation != "none"):
         raise InputError(
             f"--posterior: wanted a point estimate without --rotation, and {contender.name} "

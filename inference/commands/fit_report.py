@@ -109,7 +109,7 @@ def report(
                 lines += [
                     f"log likelihood {fit.log_likelihood:.3f}{spread} ({fit.how})",
                     f"AIC       {fit.aic:.2f} ({fit.num_free} free parameters{mode})",
-                    f"BIC       {fit.bic:.2f} ({fit.num_rows:.10g} rows{mode})",
+                    f"BIC       {fit.bic:.2f} ({round(fit.num_rows, 3):.10g} rows{mode})",
                     f"SABIC     {fit.sabic:.2f}, CAIC {fit.caic:.2f}",
                 ]
                 measures = {

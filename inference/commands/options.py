@@ -28,6 +28,7 @@ from latentbits.models.data.columns import KINDS
 from ..files.catalogue import SETTINGS, _nearest, blame, called, find_program
 from ..files.option import Option
 from ..reading.anatomy import ProgramError
+from ..reading.anatomy import inspect as anatomy_of
 from ..reading.handlers import WEIGHTS, weighted
 from ..reading.tracing import each_value, innermost, trace_shapes
 from ..running.settings import check_settings
@@ -164,9 +165,14 @@ def open_given(namespace: argparse.Namespace, vary: bool = False) -> Given:
         kwargs["levels"] = table.num_levels
     if said(namespace).covariates:
         kwargs["covariates"] = _covariates(name, program, table)
-    if table.weights is not None:
-        program, kwargs[WEIGHTS] = weighted(program), table.weights.astype(np.float32)
     with blame(name, "fails on this table"):
+        if table.weights is not None:
+            plate = getattr(namespace, "plate", None)
+            plate = anatomy_of(program, (table.values,), kwargs, plate=plate).plate
+            program, kwargs[WEIGHTS] = weighted(program, plate), table.weights.astype(np.float32)
+            total = f"{table.weights.sum():.6g}"
+            tell([f"weights sum to {total} over {len(table.weights)} rows: AIC and BIC are those "
+                  f"of {total} rows"])  # fmt: skip
         _check_memory(name, program, table, kwargs)
     return Given(name, program, table, kwargs)
 

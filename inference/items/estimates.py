@@ -65,9 +65,10 @@ def measure_fit(program: Callable, point: Any, values: Any, kwargs: dict[str, An
     """
     from ..evaluation.evidence import likelihood
 
-    each, how = likelihood(program, values, **kwargs).explained(point)
-    error = float(np.sqrt((np.asarray(each.error, np.float64) ** 2).sum()))
+    once = {name: value for name, value in kwargs.items() if name != WEIGHTS}
+    each, how = likelihood(program, values, **once).explained(point)
     free, times = num_free(program, (values,), kwargs), kwargs.get(WEIGHTS, np.ones(len(values)))
+    error = float(np.linalg.norm(np.asarray(each.error, np.float64) * times))
     total = float(np.asarray(each.value, np.float64) @ times)
     return Measures(total, error, how, free, float(np.sum(times, dtype=float)))
 

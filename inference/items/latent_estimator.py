@@ -72,9 +72,10 @@ class LatentEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         :param sample_weight: how often each row counts, (num_rows,); fractions too.
         """
         del y
-        values, mask = self._read(X, first=True)
-        times = _weights(sample_weight, len(values))
-        values, mask = values[times > 0], mask[times > 0]
+        table = self._table(X, first=True)
+        times = _weights(sample_weight, len(table))
+        table, times = table[times > 0], times[times > 0]
+        values, mask = self._coded(table, times)
         least, most = (f(values, axis=0, initial=e, where=mask) for f, e in ENDS)
         self.kept_ = most > least
         if not self.kept_.any():
@@ -82,7 +83,7 @@ class LatentEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         args, kwargs = self._arguments(values, mask)
         program = type(self)._program
         if sample_weight is not None:
-            program, kwargs[WEIGHTS] = weighted(program), times[times > 0].astype(np.float32)
+            program, kwargs[WEIGHTS] = weighted(program), times.astype(np.float32)
         anatomy = inspect(program, args, kwargs)
         method = self._method()
         engine = method.of(program, anatomy)
@@ -213,19 +214,26 @@ class LatentEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     def _params(self) -> dict[str, Any]:
         return {name: put(np.asarray(x, np.float64)) for name, x in self.params_.items()}
 
-    def _read(self, X: Any, first: bool = False) -> tuple[np.ndarray, np.ndarray]:  # noqa: N803
+    def _read(self, X: Any) -> tuple[np.ndarray, np.ndarray]:  # noqa: N803
         """The cells of a table, zero where missing, and which there are."""
-        if not first:
-            check_is_fitted(self)
-        table = validate_data(
+        check_is_fitted(self)
+        return self._coded(self._table(X))
+
+    def _table(self, X: Any, first: bool = False) -> np.ndarray:  # noqa: N803
+        return validate_data(
             self, X, reset=first, dtype=np.float64, ensure_all_finite="allow-nan",
             ensure_min_samples=2 if first else 1,
         )  # fmt: skip
-        mask = ~np.isnan(table)
-        return np.where(mask, self._cells(table, mask, first), 0.0).astype(np.float32), mask
 
-    def _cells(self, table: np.ndarray, mask: np.ndarray, first: bool) -> np.ndarray:
-        del mask, first
+    def _coded(
+        self, table: np.ndarray, times: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """:param times: how often each row counts, of the table that is fitted."""
+        mask = ~np.isnan(table)
+        return np.where(mask, self._cells(table, mask, times), 0.0).astype(np.float32), mask
+
+    def _cells(self, table: np.ndarray, mask: np.ndarray, times: np.ndarray | None) -> np.ndarray:
+        del mask, times
         return table
 
     def _arguments(self, values: np.ndarray, mask: np.ndarray) -> tuple[tuple, dict[str, Any]]:
@@ -264,12 +272,13 @@ class BitEstimator(LatentEstimator):
 
     binarize: float | str | None = None
 
-    def _cells(self, table: np.ndarray, mask: np.ndarray, first: bool) -> np.ndarray:
+    def _cells(self, table: np.ndarray, mask: np.ndarray, times: np.ndarray | None) -> np.ndarray:
         if self.binarize is not None:
-            if first and self.binarize == "mean":
-                count = np.maximum(mask.sum(0), 1)
-                self.thresholds_ = np.where(mask, table, 0.0).sum(0) / count
-            elif first:
+            if times is not None and self.binarize == "mean":
+                each = mask * times[:, None]
+                total = (np.where(mask, table, 0.0) * each).sum(0)
+                self.thresholds_ = total / np.where(each.any(0), each.sum(0), 1.0)
+            elif times is not None:
                 self.thresholds_ = np.full(table.shape[1], float(self.binarize))
             return (table > self.thresholds_).astype(float)
         wrong = mask & (table != 0) & (table != 1)

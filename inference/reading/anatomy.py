@@ -108,8 +108,8 @@ class Anatomy(NamedTuple):
         if self.weighted:
             raise ProgramError(
                 f"the rows of the plate {self.plate!r} are scaled (handlers.scale), and this "
-                "method counts every row once; EM, QuadratureEM, TruncatedEM, ExactGradient and "
-                "NUTS(marginal(model)) respect the weights of rows"
+                "method counts every row once; EM, StepwiseEM, TruncatedEM, QuadratureEM, BoundEM, "
+                "MonteCarloEM, ExactGradient and NUTS(marginal(model)) respect the weights of rows"
             )
 
     def check_rows_are_all(self) -> None:

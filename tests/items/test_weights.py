@@ -1,5 +1,7 @@
 """Weights that are no counts: fits, errors and tables against likelihoods of rows in loops."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -87,13 +89,69 @@ def test_classes_and_their_errors(capsys):
 
 
 @pytest.mark.usefixtures("table")
-@pytest.mark.parametrize("option", ["--posterior", "--certify"])
-def test_what_wants_a_likelihood_of_rows_refuses_them(option, capsys):
-    command = ["fit", "2PL", "--data", "x.csv", "--weights", "w", "--out", "y.nc", option]
-    assert main(command) == 2
-    assert f"{option} goes without weights that are no whole numbers" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("model", "option"), [("2PL", "--posterior"), ("2PL", "--certify"), ("LCA", "--outcomes=a")]
+)
+def test_what_wants_a_likelihood_of_rows_refuses_them(model, option, capsys):
+    command = ["fit", model, "--data", "x.csv", "--weights", "w", "--out", "y.nc", option]
+    assert main([*command, *["--set", "num_components=2"] * (model == "LCA")]) == 2
+    name = option.partition("=")[0]
+    assert f"{name} goes without weights that are no whole numbers" in capsys.readouterr().err
     assert main(["choose", "2PL", *command[2:6], "--over", "num_factors=1..2"]) == 2
     assert "weights are whole numbers here (`fit` takes fractions)" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("table")
+@pytest.mark.parametrize(
+    ("command", "able"),
+    [(["2PL", "--method", "NUTS"], "QuadratureEM"),
+     (["clipped_gaussian", "--set", "num_factors=1"], "QuadratureEM"),
+     (["bernoulli_product", "--method", "NUTS"], "MAP")],
+)  # fmt: skip
+def test_methods_that_count_a_row_once_name_those_that_do_not(command, able, capsys):
+    assert main(["fit", *command, "--data", "x.csv", "--weights", "w", "--out", "y.nc"]) == 2
+    said = capsys.readouterr().err.partition("goes without weights that are no whole numbers")
+    assert "add --method" in said[2] and able in said[2]
+
+
+@pytest.mark.usefixtures("table")
+def test_a_program_without_latents(capsys):
+    mean = WEIGHTS @ BITS / WEIGHTS.sum()
+    each = np.log(np.where(BITS, mean, 1.0 - mean)).sum(1)
+    command = ["fit", "bernoulli_product", "--data", "x.csv", "--weights", "w", "--out", "fit.nc"]
+    assert main(command) == 0
+    said = capsys.readouterr()
+    found = float(said.out.partition("log likelihood ")[2].split()[0])
+    assert found == pytest.approx(WEIGHTS @ each, abs=0.01)
+    assert f"weights sum to {WEIGHTS.sum():.6g} over 900 rows" in said.err
+
+
+@pytest.mark.usefixtures("table")
+def test_the_plate_of_rows_may_have_any_name_and_rows_of_weight_zero_keep_their_numbers():
+    Path("own.py").write_text(
+        "import numpyro, numpyro.distributions as dist\n"
+        "from jax.numpy import ones\n"
+        "def model(answers):\n"
+        "    slope = numpyro.sample('slope', dist.Normal(0, 3).expand([5]).to_event(1))\n"
+        "    easy = numpyro.sample('easy', dist.Normal(0, 3).expand([5]).to_event(1))\n"
+        "    with numpyro.plate('people', len(answers)):\n"
+        "        skill = numpyro.sample('skill', dist.Normal(0, 1))\n"
+        "        logits = skill[..., None] * slope + easy\n"
+        "        numpyro.sample('x', dist.Bernoulli(logits=logits).to_event(1), obs=answers)\n"
+    )
+    frame = pd.read_csv("x.csv")
+    frame.loc[[1, 5], "w"] = 0.0
+    frame.to_csv("x.csv", index=False)
+    assert fitted("own:model")[0] == pytest.approx(fitted("2PL")[0], abs=1e-2)
+    rows = pd.read_csv("fit_scores.csv")["row"].tolist()
+    assert rows == [1, 3, 4, 5, *range(7, ROWS + 1)]
+
+
+def test_a_row_of_weight_zero_is_none_for_thresholds_too():
+    rows, times = [[0, 1], [1, 0]] * 20, [1.0] * 40
+    found = latentbits.LatentClasses(binarize="mean", max_steps=3, random_state=0)
+    found.fit([*rows, [100, 100], [1, 1]], sample_weight=[*times, 0.0, 40.0])
+    np.testing.assert_allclose(found.thresholds_, 0.75)
 
 
 def test_estimators_take_them():

@@ -169,6 +169,7 @@ class GibbsEM(Algorithm):
         check_data(args, kwargs)
         layered = self.open(args, kwargs)
         anatomy = layered.program.anatomy
+        anatomy.check_unweighted()
         anatomy.check_rows_are_all()
         rows = rows_of(anatomy, args, kwargs)
         check_support(self.model, anatomy, rows)
