@@ -160,8 +160,8 @@ def weighted(model: Callable, plate: str = "data") -> Callable:
     >>> rows, counts = jnp.array([[0, 0], [1, 1]]), jnp.array([1.0, 3.0])
     >>> kwargs = {"num_components": 1, "row_weights": counts}
     >>> result = EM(weighted(bernoulli_mixture)).run(random.key(0), 1, rows, **kwargs)
-    >>> result.params["probs"].round(3).tolist()
-    [[0.75, 0.75]]
+    >>> [round(float(x), 3) for x in result.params["probs"][0]]
+    [0.75, 0.75]
     """
 
     @functools.wraps(model)
