@@ -15,7 +15,7 @@ import numpy as np
 from jax import random
 from latentbits.models.data import InputError, Table
 
-from ..files.catalogue import blame, find_method
+from ..files.catalogue import blame, find_method, methods
 from ..files.option import SEED, add
 from ..files.output import FIGURES, as_csv, check_output, draw_picture, versions, write_whole
 from ..items.classes import by_size, open_classes
@@ -109,7 +109,8 @@ def _check_weights(namespace: argparse.Namespace, name: str, anatomy: Anatomy) -
         if getattr(namespace, option):
             option = option.replace("_", "-")
             raise InputError(f"--{option} goes without weights that are no whole numbers")
-    able = [x for x in WEIGHING if find_method(x).admits(anatomy) is None]
+    every: Any = methods()
+    able = [x for x in WEIGHING if every[x].admits(anatomy) is None]
     able += [] if anatomy.latents else ["MAP"]
     if name not in able:
         raise InputError(f"--weights: {name} goes without weights that are no whole numbers; "

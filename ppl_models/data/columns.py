@@ -86,7 +86,7 @@ class Arranged(NamedTuple):
         if self.counts is None:
             return values, mask, self.ids, self.groups, beside, weights
         again = np.flatnonzero(self.counts)
-        ids = self.ids or tuple(map(str, range(1, len(values) + 1)))
+        names = self.ids or tuple(map(str, range(1, len(values) + 1)))
         if (self.counts != np.round(self.counts)).any():
             weights = self.counts[again]
         else:
@@ -95,7 +95,7 @@ class Arranged(NamedTuple):
                 problem = f"its weights make {total} rows of {width} columns, more than memory has"
                 raise self.cells.error(problem)
             again = np.repeat(np.arange(len(values)), self.counts.astype(int))
-        ids, groups = (x and tuple(x[i] for i in again) for x in (ids, self.groups))
+        ids, groups = (x and tuple(x[i] for i in again) for x in (names, self.groups))
         beside = None if beside is None else beside[again]
         return values[again], mask[again], ids, groups, beside, weights
 

@@ -178,7 +178,7 @@ def _put(axes: Axes, name: str, spots: np.ndarray, placed: Placed, **look: Any) 
         if inside and apart:
             placed.append((x - wide / 2, x + wide / 2, y))
             box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.75}
-            how = {"fontsize": FONT, "ha": "center", "va": "center", "zorder": 4, "bbox": box}
+            how: Any = {"fontsize": FONT, "ha": "center", "va": "center", "zorder": 4, "bbox": box}
             axes.annotate(short, (x, y), **how, **look)
             return
 
