@@ -44,7 +44,10 @@ default_role = "py:obj"  # `EM` in a docstring is a link where there is somethin
 autosummary_generate = True
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
-autodoc_default_options = {"members": True, "undoc-members": False}
+# scikit-learn adds that method to estimators that take sample_weight, and links to its own pages.
+autodoc_default_options = {
+    "members": True, "undoc-members": False, "exclude-members": "set_fit_request",
+}  # fmt: skip
 # Notebooks show their own headings; those of the report in an output are not ours.
 suppress_warnings = ["mystnb.unknown_mime_type"]
 
