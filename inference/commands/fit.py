@@ -15,7 +15,7 @@ import numpy as np
 from jax import random
 from latentbits.models.data import InputError, Table
 
-from ..files.catalogue import blame, find_method, methods
+from ..files.catalogue import blame, find_method
 from ..files.option import SEED, add
 from ..files.output import FIGURES, as_csv, check_output, draw_picture, versions, write_whole
 from ..items.classes import by_size, open_classes
@@ -98,23 +98,15 @@ def _check_covariates(given: Given, contender: Any, namespace: argparse.Namespac
         raise InputError(f"--covariates: wanted a point estimate, and {contender.name} draws")
 
 
-WEIGHING = ("EM", "QuadratureEM", "BoundEM", "MonteCarloEM", "TruncatedEM", "StepwiseEM",
-            "ExactGradient")  # fmt: skip
-"""Methods that count a row as often as its weight says."""
-
-
-def _check_weights(namespace: argparse.Namespace, name: str, anatomy: Anatomy) -> None:
+def _check_weights(namespace: argparse.Namespace, contender: Any, anatomy: Anatomy) -> None:
     """What weights that are no counts do not go with: they make no likelihood of rows."""
+    wrong = "goes without weights that are no whole numbers"
     for option in ("valid", "posterior", "certify", "covariates", "group", "hold_out", "outcomes"):
         if getattr(namespace, option):
-            option = option.replace("_", "-")
-            raise InputError(f"--{option} goes without weights that are no whole numbers")
-    every: Any = methods()
-    able = [x for x in WEIGHING if every[x].admits(anatomy) is None]
-    able += [] if anatomy.latents else ["MAP"]
-    if name not in able:
-        raise InputError(f"--weights: {name} goes without weights that are no whole numbers; "
-                         f"add --method {' or '.join(able)}")  # fmt: skip
+            raise InputError(f"--{option.replace('_', '-')} {wrong}")
+    # NumPyro's own scale the latents of a row too.
+    if contender.kind != "point" or (not contender.bespoke and anatomy.latents):
+        raise InputError(f"--method {contender.name} {wrong}: leave it out")
 
 
 class Fit(NamedTuple):
@@ -160,7 +152,7 @@ def fit_table(given: Given, namespace: argparse.Namespace, hidden: np.ndarray | 
     )  # fmt: skip
     contender, settings = choice.method, choice.settings
     if WEIGHTS in given.kwargs:
-        _check_weights(namespace, contender.name, anatomy)
+        _check_weights(namespace, contender, anatomy)
     if namespace.posterior and (contender.kind != "point" or namespace.rotation != "none"):
         raise InputError(
             f"--posterior: wanted a point estimate without --rotation, and {contender.name} "

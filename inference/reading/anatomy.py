@@ -103,14 +103,21 @@ class Anatomy(NamedTuple):
                 f"nothing is observed inside the plate {self.plate!r}: pass the data (obs=...)"
             )
 
+    @property
+    def why_not_once(self) -> str | None:
+        """Why a method that counts every row once does not apply: rows have weights."""
+        if not self.weighted:
+            return None
+        return (
+            f"the rows of the plate {self.plate!r} are scaled (handlers.scale), and this method "
+            "counts every row once; EM, QuadratureEM, TruncatedEM, ExactGradient and "
+            "NUTS(marginal(model)) respect the weights of rows"
+        )
+
     def check_unweighted(self) -> None:
         """Refuse weights of rows, for a method that counts each of them once."""
-        if self.weighted:
-            raise ProgramError(
-                f"the rows of the plate {self.plate!r} are scaled (handlers.scale), and this "
-                "method counts every row once; EM, StepwiseEM, TruncatedEM, QuadratureEM, BoundEM, "
-                "MonteCarloEM, ExactGradient and NUTS(marginal(model)) respect the weights of rows"
-            )
+        if self.why_not_once is not None:
+            raise ProgramError(self.why_not_once)
 
     def check_rows_are_all(self) -> None:
         """Refuse a program that says more of its parameters than its rows do."""

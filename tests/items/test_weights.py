@@ -103,15 +103,26 @@ def test_what_wants_a_likelihood_of_rows_refuses_them(model, option, capsys):
 
 @pytest.mark.usefixtures("table")
 @pytest.mark.parametrize(
-    ("command", "able"),
-    [(["2PL", "--method", "NUTS"], "QuadratureEM"),
-     (["clipped_gaussian", "--set", "num_factors=1"], "QuadratureEM"),
-     (["bernoulli_product", "--method", "NUTS"], "MAP")],
+    ("command", "words"),
+    [(["2PL", "--method", "NUTS"], "--method NUTS goes without weights that are no whole numbers"),
+     (["2PL", "--method", "MAP"], "--method MAP goes without weights that are no whole numbers"),
+     (["bernoulli_product", "--method", "NUTS"], "--method NUTS goes without weights"),
+     (["clipped_gaussian", "--set", "num_factors=1", "--method", "MomentInversion"],
+      "--method MomentInversion does not apply to clipped_gaussian")],
 )  # fmt: skip
-def test_methods_that_count_a_row_once_name_those_that_do_not(command, able, capsys):
+def test_methods_that_do_not_respect_them_are_refused(command, words, capsys):
     assert main(["fit", *command, "--data", "x.csv", "--weights", "w", "--out", "y.nc"]) == 2
-    said = capsys.readouterr().err.partition("goes without weights that are no whole numbers")
-    assert "add --method" in said[2] and able in said[2]
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("table")
+def test_another_method_stands_in_for_one_that_counts_every_row_once(capsys):
+    """The probit's factor by QuadratureEM, where `fit` would invert moments."""
+    command = ["fit", "clipped_gaussian", "--set", "num_factors=1", "--data", "x.csv"]
+    assert main([*command, "--weights", "w", "--out", "y.nc"]) == 0
+    said = capsys.readouterr()
+    assert "QuadratureEM is used, since MomentInversion does not apply" in said.err
+    assert "clipped_gaussian, QuadratureEM" in said.out
 
 
 @pytest.mark.usefixtures("table")
@@ -130,7 +141,6 @@ def test_a_program_without_latents(capsys):
 def test_the_plate_of_rows_may_have_any_name_and_rows_of_weight_zero_keep_their_numbers():
     Path("own.py").write_text(
         "import numpyro, numpyro.distributions as dist\n"
-        "from jax.numpy import ones\n"
         "def model(answers):\n"
         "    slope = numpyro.sample('slope', dist.Normal(0, 3).expand([5]).to_event(1))\n"
         "    easy = numpyro.sample('easy', dist.Normal(0, 3).expand([5]).to_event(1))\n"
@@ -147,7 +157,7 @@ def test_the_plate_of_rows_may_have_any_name_and_rows_of_weight_zero_keep_their_
     assert rows == [1, 3, 4, 5, *range(7, ROWS + 1)]
 
 
-def test_a_row_of_weight_zero_is_none_for_thresholds_too():
+def test_a_row_of_weight_zero_moves_no_threshold():
     rows, times = [[0, 1], [1, 0]] * 20, [1.0] * 40
     found = latentbits.LatentClasses(binarize="mean", max_steps=3, random_state=0)
     found.fit([*rows, [100, 100], [1, 1]], sample_weight=[*times, 0.0, 40.0])

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BUDGETS = {
-    "inference/reading": 4912,
+    "inference/reading": 4917,
     "inference/running": 1250,
     "inference/certificates": 999,
     "inference/rows": 445,
@@ -26,7 +26,7 @@ BUDGETS = {
     "inference/items": 2103,
     "inference/papers": 2478,
     "inference/comparison": 3008,
-    "inference/commands": 2281,
+    "inference/commands": 2275,
     "ppl_models": 2880,
 }
 """Wing -> lines of code at most. A number may fall, and may rise only if another falls as much."""

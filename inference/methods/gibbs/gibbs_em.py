@@ -132,7 +132,7 @@ class GibbsEM(Algorithm):
             return f"{other[0]} is not binary" if other else "no latent in the data plate"
         if set(anatomy.likelihoods) != {"NoisyOr"}:
             return f"{anatomy.observed[0]} is not a noisy-OR site"
-        return None
+        return anatomy.why_not_once
 
     def init(
         self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any

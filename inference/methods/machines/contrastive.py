@@ -94,7 +94,7 @@ class ContrastiveDivergence(Algorithm):
             reason = "Gibbs sampling in two blocks needs bits"
         if reason is None and not {x.kind for x in anatomy.latents} <= MACHINES:
             reason = "its latents are normalised by themselves: there is no sleep phase"
-        return reason
+        return reason or anatomy.why_not_once
 
     def init(
         self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any

@@ -169,7 +169,7 @@ class ProjectionPursuit(Algorithm):
             return "pursuit finds the weights and biases of hidden bits"
         if not {latent.kind for latent in anatomy.latents} <= MACHINES:
             return "its latents are normalised by themselves: it is no combination machine"
-        return None
+        return anatomy.why_not_once
 
     def init(
         self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any

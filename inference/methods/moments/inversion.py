@@ -151,7 +151,7 @@ class MomentInversion(Algorithm):
     def admits(cls, anatomy: Anatomy) -> str | None:
         if set(anatomy.likelihoods) != {"ClippedNormal"}:
             return "what is observed is no clipped Gaussian"
-        return None if anatomy.latents else "it has no latent factors"
+        return anatomy.why_not_once if anatomy.latents else "it has no latent factors"
 
     def default_steps(self, anatomy: Anatomy) -> int:
         """It does its work at the start."""
