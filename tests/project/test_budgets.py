@@ -18,7 +18,7 @@ BUDGETS = {
     "inference/rows": 445,
     "inference/compiling.py": 162,
     "inference/numerics": 673,
-    "inference/methods": 7832,
+    "inference/methods": 7829,
     "inference/baselines": 624,
     "inference/evaluation": 1385,
     "inference/posterior": 553,

@@ -100,7 +100,6 @@ class ContrastiveDivergence(Algorithm):
         self, rng_key: Array, *args: Any, init_params: Params | None = None, **kwargs: Any
     ) -> ContrastiveState:
         climb = self._open(args, kwargs)
-        climb.reader.anatomy.check_unweighted()
         if problem := self.admits(climb.reader.anatomy):
             raise ProgramError(f"contrastive divergence is not for this program: {problem}")
         key_start, key_chains, key = random.split(rng_key, 3)

@@ -179,7 +179,6 @@ class ProjectionPursuit(Algorithm):
         check_data(args, kwargs)
         model, anatomy, rows, known = self._open(args, kwargs)
         anatomy.check_rows_are_all()
-        anatomy.check_unweighted()
         check_support(model, anatomy, rows)
         num_causes = anatomy.num_bits
         bias = jnp.zeros(num_causes)

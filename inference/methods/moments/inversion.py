@@ -261,7 +261,6 @@ class MomentInversion(Algorithm):
         if isinstance(self.rank, int) and anatomy.num_bits != self.rank:
             raise ValueError(f"`rank` is {self.rank}, but the program has {anatomy.num_bits}")
         anatomy.check_rows_are_all()
-        anatomy.check_unweighted()
         if known.columns is None:
             table: tuple[Any, Any] = known.seen(self.model, rows.whole())
         else:

@@ -14,17 +14,30 @@ from tools import ROUNDED, close, in_double, quick_run
 from inference import (
     EM,
     BoundEM,
+    ContrastiveDivergence,
     ExactGradient,
+    GibbsEM,
+    GibbsSearch,
     MomentInversion,
     MonteCarloEM,
     ProgramError,
+    ProjectionPursuit,
     QuadratureEM,
+    SplittingEM,
     StepwiseEM,
     TruncatedEM,
     marginal,
     weighted,
 )
-from ppl_models import clipped_gaussian, graded_trait, latent_trait
+from inference.reading.anatomy import inspect
+from ppl_models import (
+    bernoulli_mixture,
+    clipped_gaussian,
+    combination_machine,
+    graded_trait,
+    latent_trait,
+    noisy_or_network,
+)
 
 DATA = np.array([[1, 1, 0], [0, 1, 1], [0, 0, 1], [1, 0, 0], [1, 1, 1]], np.float32)
 COUNTS = np.array([3, 4, 1, 2, 7])
@@ -135,7 +148,28 @@ def test_a_weighed_program_is_one_that_scales_its_rows():
         handlers.seed(weighted(mixture, "people"), 0)(DATA, row_weights=weights)
 
 
-def test_a_method_that_counts_rows_once_refuses_weights():
-    method = MomentInversion(weighted(clipped_gaussian))
+@pytest.mark.parametrize(
+    ("method", "program", "size"),
+    [(MomentInversion, clipped_gaussian, {"num_factors": 1}),
+     (ContrastiveDivergence, combination_machine, {"num_causes": 2}),
+     (ProjectionPursuit, combination_machine, {"num_causes": 2}),
+     (GibbsEM, noisy_or_network, {"layers": (2,)}),
+     (GibbsSearch, noisy_or_network, {"layers": (2,)})],
+)  # fmt: skip
+def test_a_method_that_counts_rows_once_refuses_weights(method, program, size):
+    model, how = weighted(program), {**size, "row_weights": COUNTS.astype(np.float32)}
     with pytest.raises(ProgramError, match=r"rows of the plate 'data' are scaled"):
-        method.init(jax.random.key(0), DATA, num_factors=1, row_weights=COUNTS.astype(np.float32))
+        method(model).init(jax.random.key(0), DATA, **how)
+    assert "counts every row once" in method.admits(inspect(model, (DATA,), how))
+    assert method.admits(inspect(program, (DATA,), size)) is None
+
+
+def test_splitting_respects_them():
+    how = {"num_components": 2}
+    wanted = SplittingEM(bernoulli_mixture).run(
+        jax.random.key(0), 40, np.repeat(DATA, COUNTS, axis=0), **how
+    )
+    how["row_weights"] = COUNTS.astype(np.float32)
+    found = SplittingEM(weighted(bernoulli_mixture)).run(jax.random.key(0), 40, DATA, **how)
+    close(found.losses[-1], wanted.losses[-1], 1e-4)
+    close(found.params["probs"], wanted.params["probs"], 1e-2)
