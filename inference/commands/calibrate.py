@@ -10,7 +10,7 @@ from jax import random
 from ..files.option import SEED, Option, add, settled
 from ..files.output import FIGURES, as_json, as_picture, check_output, versions, write_whole
 from ..reading.anatomy import inspect
-from .options import add_program_options, named
+from .options import add_program_options, program_of
 from .progress import say, stage
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def main(namespace: argparse.Namespace) -> int:
 
     wanted = None if namespace.methods is None else namespace.methods.split(",")
     key_trials, key_methods = random.split(random.key(namespace.seed))
-    name, _, settings = named(namespace)
+    name, _, settings = program_of(namespace)
     setting = setting_of(name, settings)
     trials = simulate(name, setting, namespace.trials, key_trials)
     anatomy = inspect(trials.model, (trials.data[0],), trials.kwargs)

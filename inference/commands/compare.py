@@ -30,7 +30,7 @@ from ..files.output import (
     write_whole,
 )
 from ..reading.anatomy import inspect
-from .options import Given, add_options, named, open_given, tell
+from .options import Given, add_options, open_given, program_of, tell
 from .progress import say, stage
 
 OPTIONS = {
@@ -107,7 +107,7 @@ def main(namespace: argparse.Namespace) -> int:
     results = namespace.results = check_output("--results", namespace.results, (".jsonl",))
     if results is not None and results.exists() and not os.access(results, os.W_OK):
         raise InputError(f"--results {results}: cannot be written (Permission denied)")
-    named(namespace)
+    program_of(namespace)
     pool = _processes(namespace)
     try:
         return _compare(namespace, folder, pool, *earlier)
@@ -329,7 +329,7 @@ def _open(namespace: argparse.Namespace) -> Opened:
     from ..comparison.reference import load
     from ..files.cards import CARDS, example, known_of
 
-    name, program, settings = named(namespace)
+    name, program, settings = program_of(namespace)
     if name not in CARDS:
         raise InputError(f"{name} is your own: say which table with --data FILE")
     which, has = namespace.example or "paper", CARDS[name].examples

@@ -156,7 +156,7 @@ def open_given(namespace: argparse.Namespace, vary: bool = False) -> Given:
 
     :param vary: columns of one value or none are left out with a note.
     """
-    name, program, settings = named(namespace)
+    name, program, settings = program_of(namespace)
     _check_call(name, program, settings)
     table = _load(name, program, settings, namespace, vary and not namespace.constant)
     tell(table.notes)
@@ -177,7 +177,7 @@ def open_given(namespace: argparse.Namespace, vary: bool = False) -> Given:
     return Given(name, program, table, kwargs)
 
 
-def named(namespace: argparse.Namespace) -> tuple[str, Callable, dict[str, Any]]:
+def program_of(namespace: argparse.Namespace) -> tuple[str, Callable, dict[str, Any]]:
     """The program that is asked for, by any of its names, and its settings, by its own."""
     name, implied = called(namespace.model)
     program = find_program(name)

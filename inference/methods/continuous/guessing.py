@@ -26,7 +26,8 @@ LEAST_GUESS = 1e-6
 DAMPING = 0.03
 """Of the information of complete data, added to Fisher's. Without a prior an asymptote and the rest
 of its curve trade off: that direction is nearly flat, and a step of scoring goes far beyond where
-its parabola holds. So it goes no further than some thirty steps of EM."""
+its parabola holds. So it goes no further than some thirty steps of EM. Of 0, 0.03, 0.1 and 0.3 this
+one took the fewest steps on four simulated tables."""
 
 
 class GuessingSums(NamedTuple):
